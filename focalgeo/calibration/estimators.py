@@ -3,12 +3,15 @@
 import inspect
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.model_selection import check_cv, cross_val_predict
+from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter, indexable, validate_data
 
+from focalgeo import checks
 from focalgeo.calibration.methods import METHODS, Fitted, fit
-from focalgeo.types import Array, InputError
+from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, floored_log
 
 _TWO_COLUMNS = "for two classes give two columns, np.stack([0 * z, z], axis=1) of the log-odds z"
 _DEFAULTS = {"criterion": "nll", "num_bins": 15, "gammas": None, "temperatures": None, "classes": None}
@@ -19,19 +22,24 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
 
     _method: str
 
-    def fit(self, logits: Array, labels: Array):
+    def fit(self, logits: Array, labels: Array, sample_weight: Array | None = None):
         """Fit the parameters on these examples, which the network was not trained on.
 
         Args:
             logits: Float [examples, classes]; column i belongs to the i-th of the sorted classes.
             labels: [examples], of any kind that scikit-learn takes for classes. Where one of them is missing among the
                 labels, all are to be given as `classes`.
+            sample_weight: [examples], how often each counts.
 
         Where the fit does not converge, a ConvergenceWarning of focalgeo says so.
         """
         logits, labels = _validated(self, logits, labels, reset=True)
         check_classification_targets(labels)
         self.classes_ = np.unique(labels if self.classes is None else self.classes)
+        options = {name: value for name, value in self.get_params(deep=False).items() if name != "classes"}
+        return self._fit(logits, labels, sample_weight, **options)
+
+    def _fit(self, logits, labels, sample_weight, **options):
         if logits.shape[1] != len(self.classes_):
             mend = _TWO_COLUMNS if logits.shape[1] == 1 else "give all classes as `classes`, or mend the columns"
             columns = f"logits have {logits.shape[1]} columns (n_features = {logits.shape[1]})"
@@ -40,19 +48,22 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         unknown = labels[self.classes_[index] != labels]
         if unknown.size:
             raise InputError(f"label {unknown.tolist()[0]!r} is not among the classes given: add it there")
-        options = {name: value for name, value in self.get_params(deep=False).items() if name != "classes"}
-        fitted = fit(self._method, logits, index.astype(np.int32), **options)
+        weight = None if sample_weight is None else np.asarray(sample_weight)
+        fitted = fit(self._method, logits, index.astype(np.int32), mask=weight, **options)
         self.params_ = {name: np.asarray(value) for name, value in fitted.params.items() if name != "converged"}
         self.converged_ = fitted.converged
         for name in {"gamma", "temperature"} & self.params_.keys():
             setattr(self, f"{name}_", float(self.params_[name]))
         return self
 
+    def _logits(self, logits):
+        return _validated(self, logits, reset=False)
+
     def predict_log_proba(self, logits: Array) -> np.ndarray:
         """Calibrated log-probabilities, float32 [examples, classes]; they keep what probabilities round to 0 or 1."""
         check_is_fitted(self)
         fitted = Fitted(METHODS[self._method], None, self.params_, len(self.classes_))
-        return np.asarray(fitted.predict_log_proba(_validated(self, logits, reset=False)))
+        return np.asarray(fitted.predict_log_proba(self._logits(logits)))
 
     def predict_proba(self, logits: Array) -> np.ndarray:
         """Calibrated probabilities, float64 [examples, classes], of the classes in the order of `classes_`."""
@@ -63,8 +74,90 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         """The class of the largest calibrated probability, which is that of the largest logit where none changes it."""
         check_is_fitted(self)
         keeps_class = METHODS[self._method].keeps_class
-        scores = _validated(self, logits, reset=False) if keeps_class else self.predict_log_proba(logits)
+        scores = self._logits(logits) if keeps_class else self.predict_log_proba(logits)
         return self.classes_[np.argmax(scores, axis=1)]
+
+
+class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
+    """A classifier with calibrated outputs: estimator and calibration method, fitted to the same examples.
+
+    The method is fitted to outputs for examples that the estimator was not trained on: by cross-validation, after which
+    the estimator is fitted to all, or with cv="prefit" to examples held out from a fitted estimator. Outputs are its
+    log-probabilities, its probabilities or, where it has neither, what its decision function gives as logits.
+
+    Args:
+        estimator: A scikit-learn classifier, or a Pipeline that ends in one.
+        method: A name of METHODS.
+        cv: The number of folds, a splitter whose test folds part the examples, or "prefit".
+        criterion: By which the method is fitted; None for its first.
+        n_jobs: Of joblib, for the folds.
+
+    Attributes of a fitted one: `estimator_`, and those of the other estimators here. Tested in
+    tests/calibration/test_classifier.py.
+    """
+
+    def __init__(self, estimator, method="focal_temperature_scaling", *, cv=5, criterion=None, n_jobs=None):
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+        self.criterion = criterion
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None):
+        """Fit the estimator, unless it is prefit, and the calibration of its outputs.
+
+        The weights [examples] are those of the calibration, and of the estimator where its `fit` takes them.
+        """
+        checks.check_choice("method", self.method, tuple(METHODS))
+        self._method = self.method
+        check_classification_targets(y)
+        X, y, sample_weight = indexable(X, column_or_1d(y, warn=True), sample_weight)
+        if self.cv == "prefit":
+            check_is_fitted(self.estimator)
+            self.estimator_ = self.estimator
+            logits = self._logits(X)
+        else:
+            takes = sample_weight is not None and has_fit_parameter(self.estimator, "sample_weight")
+            params = {"sample_weight": sample_weight} if takes else {}
+            self.estimator_ = clone(self.estimator).fit(X, y, **params)
+            cv, output = check_cv(self.cv, y, classifier=True), _output(self.estimator_)
+            with np.errstate(divide="ignore"):
+                scores = cross_val_predict(
+                    self.estimator, X, y, cv=cv, method=output, params=params, n_jobs=self.n_jobs
+                )
+            logits = _as_logits(scores, output)
+        self.classes_ = self.estimator_.classes_
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        return self._fit(logits, y, sample_weight, criterion=self.criterion)
+
+    def _logits(self, X):
+        output = _output(self.estimator_)
+        with np.errstate(divide="ignore"):
+            return _as_logits(getattr(self.estimator_, output)(X), output)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+
+def _output(estimator):
+    """The name of the method that gives the estimator's outputs."""
+    for name in ("predict_log_proba", "predict_proba", "decision_function"):
+        if hasattr(estimator, name):
+            return name
+    kind = type(estimator).__name__
+    raise InputError(f"{kind} has no predict_log_proba, predict_proba or decision_function: give a classifier with one")
+
+
+def _as_logits(scores, output):
+    """Outputs as logits [examples, classes] above the logarithm of the least probability."""
+    scores = np.asarray(scores, np.float64)
+    if output == "decision_function":
+        return scores if scores.ndim > 1 else np.stack([0 * scores, scores], axis=1)
+    return floored_log(scores) if output == "predict_proba" else np.maximum(scores, np.log(PROBABILITY_FLOOR))
 
 
 def _validated(estimator, logits, *labels, reset):

@@ -1,4 +1,4 @@
-"""Losses per example, in nats (Brier: a pure number), without means or masks; penalties on a batch, which take a mask.
+"""Losses per example, in nats (Brier: a pure number), or with a mask their mean; penalties on a batch, with a mask too.
 
 A loss is a function of (logits, labels, ...) and a line in LOSSES. Each further parameter has the name of a field of
 config.loss (config.py), or is `epoch` or `adafocal`. `make_loss` gives every loss the form loss(logits, labels,
@@ -30,6 +30,7 @@ from focalgeo.losses.focal import (
     confidence_penalised_cross_entropy,
     dual_focal_loss,
     focal_loss,
+    sigmoid_focal_loss,
     signed_focal_loss,
 )
 from focalgeo.losses.kernel import mmce, weighted_mmce
@@ -70,7 +71,7 @@ def hyperparameters(name: str) -> tuple[str, ...]:
     """
     if name not in LOSSES:
         raise InputError.of_choice("loss", name, LOSSES)
-    return tuple(inspect.signature(LOSSES[name]).parameters)[2:]
+    return tuple(value for value in [*inspect.signature(LOSSES[name]).parameters][2:] if value != "mask")
 
 
 def make_loss(name: str) -> Callable[[Array, Array, dict[str, PyTree]], Array]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from focalgeo import checks
 from focalgeo.losses.focal import focal_loss, signed_focal_loss
-from focalgeo.losses.log_odds import Labels, Logits, PerExample, true_class_probability
+from focalgeo.losses.log_odds import Labels, Logits, PerExample, masked_mean, true_class_probability
 from focalgeo.types import Array, InputError
 
 
@@ -82,6 +82,7 @@ def _steps(name: str, steps: Array, gammas: Array) -> tuple[Array, Array]:
     return steps, gammas
 
 
+@masked_mean
 def sample_dependent_focal_loss(logits: Logits, labels: Labels, thresholds: Array, gammas: Array) -> PerExample:
     """Focal loss in nats whose gamma is `sample_gamma` of the example's own p_y.
 
@@ -100,6 +101,7 @@ def sample_dependent_focal_loss(logits: Logits, labels: Labels, thresholds: Arra
     return focal_loss(logits, labels, sample_gamma(true_class_probability(logits, labels), thresholds, gammas))
 
 
+@masked_mean
 def scheduled_focal_loss(
     logits: Logits,
     labels: Labels,
@@ -234,6 +236,7 @@ def adafocal_gamma(state: AdaFocalState, p: PerExample) -> PerExample:
     return gammas[jnp.searchsorted(edges, p, side="right")]
 
 
+@masked_mean
 def adafocal_loss(logits: Logits, labels: Labels, adafocal: AdaFocalState) -> PerExample:
     """AdaFocal's loss in nats: `signed_focal_loss` with `adafocal_gamma` of the example's own p_y.
 

@@ -11,12 +11,15 @@ from focalgeo.losses.log_odds import (
     Logits,
     Numbers,
     PerExample,
+    SoftLabels,
     behind_rival,
     class_numbers,
     difference,
     labelled_rows,
     log_rest,
     margins,
+    masked_mean,
+    over_labels,
     softplus,
     true_class_log_odds,
 )
@@ -25,22 +28,23 @@ from focalgeo.types import Array, InputError
 _HUGE = 2.0**64  # beyond it a sum of many logits might leave float32
 
 
-def cross_entropy(logits: Logits, labels: Labels) -> PerExample:
+@masked_mean
+def cross_entropy(logits: Logits, labels: Labels | SoftLabels) -> PerExample:
     """Cross-entropy -log p_y in nats, with p = softmax(logits).
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1.
+        labels: Int [...], from 0 to classes - 1; or float [..., classes] whose rows q sum to 1: -sum_k q_k log p_k.
 
     Returns:
         [...] float32, non-negative. It keeps its relative accuracy where p_y rounds to 1 (the loss at a gap of 17 is
         5.7e-8, not 0), and so do its derivatives up to the third. For finite logits up to 3.4e38 all of them are
-        finite, see `log_odds`; logits that are not finite give NaN. Tested in tests/losses/test_family.py.
+        finite, see `log_odds`; a logit of NaN gives NaN. Tested in tests/losses/test_family.py and test_doors.py.
     """
-    logits, labels = labelled_rows(logits, labels)
-    return softplus(-true_class_log_odds(logits, labels))
+    return over_labels(lambda log_odds: softplus(-log_odds), logits, labels)
 
 
+@masked_mean
 def label_smoothed_cross_entropy(
     logits: Logits,
     labels: Labels,
@@ -49,7 +53,7 @@ def label_smoothed_cross_entropy(
     """Cross-entropy in nats against the target (1 - a) e_y + a / classes, with a the smoothing.
 
     It is -log p_y + a mean_k(z_y - z_k): the smoothing adds a linear function of the logits, so that the Hessian is
-    that of the cross-entropy for every a.
+    that of the cross-entropy for every a. The classes are those with a logit above -inf.
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
@@ -66,7 +70,8 @@ def label_smoothed_cross_entropy(
     checks.check_interval("smoothing", smoothing, 0, 1)
     smoothing = jnp.asarray(checks.number_array("smoothing", smoothing, labels.shape), logits.dtype)
     # Huge logits are multiplied by a power of two that keeps their sum in range.
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(logits), axis=-1))
+    possible = ~jnp.isneginf(logits)
+    largest = jax.lax.stop_gradient(jnp.max(jnp.where(possible, jnp.abs(logits), 0), axis=-1))
     scale = jnp.where(largest > _HUGE, 1 / _HUGE, 1).astype(logits.dtype)
     small = logits * scale[..., None]
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
@@ -75,10 +80,12 @@ def label_smoothed_cross_entropy(
     # A huge loss is the log-odds without the softplus, which alone may be cut: it is taken from the small logits.
     huge = log_rest(margins(logits, labels)) * scale - margins(small, labels).gap
     loss = jnp.where(loss > 2 * _HUGE, huge, loss * scale)
-    loss = (loss + smoothing * jnp.mean(true_logit - small, axis=-1)) / scale
-    return difference(loss, jnp.zeros_like(loss))
+    lead = jnp.mean(true_logit - small, axis=-1, where=possible)
+    finite = difference((loss + smoothing * lead) / scale, jnp.zeros_like(loss))
+    return jnp.where(jnp.isposinf(loss), loss, finite)
 
 
+@masked_mean
 def brier_loss(logits: Logits, labels: Labels) -> PerExample:
     """Brier loss sum_k (p_k - [k = y])^2, a pure number from 0 to 2, with p = softmax(logits).
 

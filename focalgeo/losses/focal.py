@@ -9,21 +9,26 @@ from focalgeo.losses.log_odds import (
     Logits,
     Numbers,
     PerExample,
+    SoftLabels,
     labelled_rows,
     log_rest,
     margins,
+    masked_mean,
+    over_labels,
     softplus,
     true_class_log_odds,
 )
 from focalgeo.types import Array
 
 
-def focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
+@masked_mean
+def focal_loss(logits: Logits, labels: Labels | SoftLabels, gamma: Numbers) -> PerExample:
     """Focal loss -(1 - p_y)^gamma log p_y in nats, with p = softmax(logits).
 
     Args:
         logits: Float [..., classes]; bfloat16 and float16 are computed in float32.
-        labels: Int [...], from 0 to classes - 1.
+        labels: Int [...], from 0 to classes - 1; or float [..., classes] whose rows q sum to 1, which gives the
+            expected loss -sum_k q_k (1 - p_k)^gamma log p_k.
         gamma: Float scalar or [...], 0 or more; it may be traced and differentiated. Zero gives `cross_entropy` bit
             for bit. Below zero the loss is not convex and its gradient in p has no bound: not a loss to train with.
 
@@ -32,14 +37,47 @@ def focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
         derivatives up to the third are finite for any finite logits, up to 3.4e38 (see `log_odds`), where the power of
         a rounded 1 - p gives NaN for gamma < 1. Relative to
         float64 the gradient is right to 2e-5, the Hessian to 1e-4, down to where float32 underflows.
-        Tested in tests/losses/test_family.py.
+        Tested in tests/losses/test_family.py and test_doors.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 4; Kimura & Naganuma, arXiv 2405.00442, Eq. 3.
     """
-    logits, labels = labelled_rows(logits, labels)
-    log_odds = true_class_log_odds(logits, labels)
-    exponent = _finite(gamma, logits) * -softplus(log_odds)
-    return _weighted(log_odds, exponent)
+    return over_labels(lambda r: _weighted(r, _finite(gamma, r[..., None]) * -softplus(r)), logits, labels)
+
+
+def sigmoid_focal_loss(
+    logits: Logits,
+    labels: Array,
+    gamma: Numbers,
+    alpha: Numbers | None = None,
+    mask: Array | None = None,
+) -> SoftLabels | PerExample:
+    """Focal loss of classes that may be right together, -a (1 - p)^gamma log p in nats, p = sigmoid(+-logit).
+
+    The sign is + where the label is 1, and a is alpha there, 1 - alpha where it is 0; without alpha it is 1.
+
+    Args:
+        logits: Float [..., classes], log-odds; bfloat16 and float16 are computed in float32.
+        labels: Int [..., classes], 0 or 1.
+        gamma: Float scalar or [..., classes], 0 or more, may be traced.
+        alpha: Float scalar from 0 to 1.
+        mask: Truth values or weights [...] or [..., classes]; what has weight 0 may hold anything.
+
+    Returns:
+        [..., classes] float32, with a mask its mean: `focal_loss` of the two logits 0 and the log-odds, as accurate.
+        Tested in tests/losses/test_doors.py.
+
+    Source: Lin et al., arXiv 1708.02002, Eq. 5.
+    """
+    logits = jnp.asarray(checks.array_of("logits", logits))
+    if alpha is not None:
+        checks.check_interval("alpha", alpha, 0, 1)
+    if mask is not None and jnp.ndim(mask) < logits.ndim:
+        mask = jnp.repeat(jnp.expand_dims(mask, -1), logits.shape[-1], axis=-1)
+
+    def losses(two, labels):
+        return focal_loss(two, labels, gamma) * (1 if alpha is None else jnp.where(labels > 0, alpha, 1 - alpha))
+
+    return masked_mean(losses)(jnp.stack([jnp.zeros_like(logits), logits], axis=-1), labels, mask=mask)
 
 
 def _weighted(log_odds: Array, exponent: Array) -> Array:
@@ -57,6 +95,7 @@ def _finite(gamma: Numbers, logits: Array) -> Array:
     return jnp.asarray(checks.number_array("gamma", gamma, logits.shape[:-1]), logits.dtype)
 
 
+@masked_mean
 def signed_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
     """Focal loss for gamma >= 0 and its inverse -(1 + p_y)^|gamma| log p_y for gamma < 0, in nats.
 
@@ -81,6 +120,7 @@ def signed_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExam
     return _weighted(log_odds, exponent)
 
 
+@masked_mean
 def dual_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
     """Dual focal loss -(1 - p_y + p_j)^gamma log p_y in nats; p_j is the largest probability strictly below p_y.
 
@@ -109,7 +149,7 @@ def dual_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExampl
 
 def _share_of_next(logits, margin, rest, labels):
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    below = logits < jnp.sum(jnp.where(is_true, logits, 0), axis=-1, keepdims=True)
+    below = ~jnp.isneginf(logits) & (logits < jnp.sum(jnp.where(is_true, logits, 0), axis=-1, keepdims=True))
     nearest = jnp.argmax(jnp.where(below, logits, -jnp.inf), axis=-1)
     is_next = below & jax.nn.one_hot(nearest, logits.shape[-1], dtype=bool)
     lag = jnp.sum(jnp.where(is_next, margin.lag, 0), axis=-1)
@@ -119,6 +159,7 @@ def _share_of_next(logits, margin, rest, labels):
 _FAR = 200.0  # a logit so far behind the largest has no probability in float32
 
 
+@masked_mean
 def confidence_penalised_cross_entropy(logits: Logits, labels: Labels, gamma: Numbers) -> PerExample:
     """Cross-entropy and gamma KL(p || uniform), -log p_y + gamma (log classes - H(p)), in nats; H is the entropy of p.
 
@@ -139,7 +180,8 @@ def confidence_penalised_cross_entropy(logits: Logits, labels: Labels, gamma: Nu
     """
     logits, labels = labelled_rows(logits, labels)
     gamma = _finite(gamma, logits)
-    largest, margin = jnp.log(jnp.asarray(logits.shape[-1], logits.dtype)), margins(logits, jnp.argmax(logits, axis=-1))
+    classes = jnp.sum(~jnp.isneginf(logits), axis=-1, dtype=logits.dtype)
+    largest, margin = jnp.log(classes), margins(logits, jnp.argmax(logits, axis=-1))
     surprise = softplus(log_rest(margin) - margin.gap)  # -log p of the largest
     behind = jnp.minimum(margin.gap[..., None] - margin.lag, _FAR)  # -lag is infinite at the largest itself
     behind = jnp.where(jnp.isneginf(margin.lag), 0, behind)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo import checks
-from focalgeo.losses.log_odds import softplus, true_class_log_odds
+from focalgeo.losses.log_odds import above_infinity, softplus, true_class_log_odds
 from focalgeo.types import Array
 
 WIDTH = 0.4  # of the Laplacian kernel exp(-|r_i - r_j| / WIDTH)
@@ -32,7 +32,9 @@ def mmce(
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 leaves the square root out
     (the square of this value) and multiplies by the batch size.
     """
-    confidence, residual, right, wrong = _residuals(checks.predicted_logits(logits, labels, mask))
+    confidence, residual, right, wrong = _residuals(
+        checks.predicted_logits(above_infinity(checks.score_rows("logits", logits)), labels, mask)
+    )
     return _kernel_norm(residual / jnp.maximum(jnp.sum(right + wrong), 1), confidence)
 
 
@@ -57,7 +59,9 @@ def weighted_mmce(
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 divides by the squared counts
     twice, which gives 0.0801 where this gives 0.2723 on the papers' example.
     """
-    confidence, residual, right, wrong = _residuals(checks.predicted_logits(logits, labels, mask))
+    confidence, residual, right, wrong = _residuals(
+        checks.predicted_logits(above_infinity(checks.score_rows("logits", logits)), labels, mask)
+    )
     count = jnp.where(right > 0, jnp.sum(right), jnp.sum(wrong))
     return _kernel_norm(residual / jnp.maximum(count, 1), confidence)
 

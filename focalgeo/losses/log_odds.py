@@ -2,8 +2,12 @@
 
 Differences of logits are cut at the largest finite number, with the derivatives of those that are not cut. So losses
 and their derivatives are right for all finite logits; a loss beyond float32's largest number, 3.4e38, is that number.
+A logit of -inf is that of a class that cannot be: the losses and their derivatives are those without its column.
 """
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,7 +20,8 @@ from focalgeo.types import Array
 
 Logits = Float[Array, "*batch classes"]
 Labels = Integer[Array, "*batch"] | int
-PerExample = Float[Array, "*batch"]
+SoftLabels = Float[Array, "*batch classes"]
+PerExample = Float[Array, "*batch"] | Float[Array, ""]  # a mean, with a mask
 Numbers = Float[Array, "..."] | float
 
 
@@ -47,6 +52,42 @@ def class_numbers(labels: Array, rows: Array, name: str, *, traced: bool) -> Arr
     return jnp.asarray(labels).astype(jnp.int32)
 
 
+def masked_mean(loss: Callable) -> Callable:
+    """The loss with the option `mask`, truth values or weights [...], which gives its mean sum(m l) / sum(m) there.
+
+    What has weight 0 counts for nothing in value and derivatives, whatever its logits and label hold. The mean is NaN
+    where no example is left. Without a mask the loss is as it was, one for each example.
+    """
+
+    @functools.wraps(loss)
+    def masked(logits, labels, *values, mask=None, **named):
+        if mask is None:
+            return loss(logits, labels, *values, **named)
+        logits, labels = checks.score_rows("logits", logits), checks.array_of("labels", labels)
+        mask = checks.mask_array(mask, logits[..., 0], "examples")
+        counts = mask.astype(bool)
+        if labels.shape in (logits.shape, counts.shape):  # others are refused by the loss
+            safe = np.asarray(1 / logits.shape[-1]).astype(labels.dtype)  # 0 for a class number
+            labels = jnp.where(counts if labels.ndim == counts.ndim else counts[..., None], labels, safe)
+        losses = loss(jnp.where(counts[..., None], logits, 0), labels, *values, **named)
+        return jnp.average(losses, weights=jnp.asarray(mask, losses.dtype))
+
+    signature, option = inspect.signature(loss), inspect.Parameter("mask", inspect.Parameter.KEYWORD_ONLY, default=None)
+    masked.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])
+    return masked
+
+
+def over_labels(loss: Callable, logits: Logits, labels: Labels | SoftLabels) -> PerExample:
+    """The loss of the true class's log-odds, or its expectation under soft labels, sum_k q_k loss(r_k)."""
+    logits, labels = checks.score_rows("logits", logits), checks.array_of("labels", labels)
+    if labels.shape != logits.shape or not jnp.issubdtype(labels.dtype, jnp.floating):
+        return loss(true_class_log_odds(*labelled_rows(logits, labels)))
+    checks.check_distribution("labels", labels)
+    (logits,) = checks.floats(logits)
+    losses, share = jax.vmap(loss, -1, -1)(_every_log_odds(logits)), jnp.asarray(labels, logits.dtype)
+    return jnp.sum(jnp.where(share > 0, share * losses, 0), axis=-1)
+
+
 def margins(logits: Logits, labels: Labels) -> Margins:
     """Differences between the logits and the strongest of the classes that are not the true one.
 
@@ -55,18 +96,27 @@ def margins(logits: Logits, labels: Labels) -> Margins:
     (logits,) = checks.floats(logits)
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     rival = jnp.argmax(jnp.where(is_true, -jnp.inf, logits), axis=-1)
+    rival = jnp.where(is_true[..., 0] & (rival == 0), 1, rival)  # where no other class can be
     is_rival = jax.nn.one_hot(rival, logits.shape[-1], dtype=bool)
     true_logit = jnp.sum(jnp.where(is_true, logits, 0), axis=-1)
-    rival_logit = jnp.sum(jnp.where(is_rival, logits, 0), axis=-1)
+    rival_logit = above_infinity(jnp.sum(jnp.where(is_rival, logits, 0), axis=-1))
     lag = jnp.where(is_true, -jnp.inf, logits - rival_logit[..., None])
     return Margins(difference(true_logit, rival_logit), lag, rival)
 
 
+def above_infinity(logits: Array) -> Array:
+    """The logits with the lowest finite number in place of -inf."""
+    return jnp.where(jnp.isneginf(logits), jnp.finfo(logits.dtype).min, logits)
+
+
 @jax.custom_jvp
 def difference(first: Array, second: Array) -> Array:
-    """The difference first - second, cut at the largest finite number; its derivatives are those of one not cut."""
+    """The difference first - second, cut at the largest finite number; its derivatives are those of one not cut.
+
+    It is -inf where the first is.
+    """
     largest = jnp.finfo(first.dtype).max
-    return jnp.clip(first - second, -largest, largest)
+    return jnp.where(jnp.isneginf(first), first, jnp.clip(first - second, -largest, largest))
 
 
 @difference.defjvp
@@ -100,6 +150,19 @@ def true_class_log_odds(logits: Logits, labels: Labels) -> PerExample:
     """
     margin = margins(logits, labels)
     return margin.gap - log_rest(margin)
+
+
+def _every_log_odds(logits):
+    """Log-odds of each class, [..., classes]: `true_class_log_odds` for all labels at the price of one.
+
+    Only the largest outweighs all others: it is taken out of their sums, as the rival there, and then each of them.
+    """
+    top = jnp.argmax(logits, axis=-1)
+    is_top = jax.nn.one_hot(top, logits.shape[-1], dtype=bool)
+    lag = logits - jnp.sum(jnp.where(is_top, logits, 0), axis=-1, keepdims=True)
+    share = jnp.exp(jnp.where(is_top, -jnp.inf, lag))
+    others = jnp.log1p(jnp.sum(share, axis=-1, keepdims=True) - share)
+    return jnp.where(is_top, true_class_log_odds(logits, top)[..., None], lag - others)
 
 
 def true_class_probability(logits: Logits, labels: Labels) -> PerExample:

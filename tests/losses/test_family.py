@@ -291,7 +291,7 @@ def test_class_weights_of_another_number_are_told_by_their_own_fault():
 )
 def test_advice_on_labels_is_that_of_files(labels, says):
     with pytest.raises(InputError) as caught:
-        cross_entropy(jnp.zeros((2, 3)), labels)
+        brier_loss(jnp.zeros((2, 3)), labels)
     assert says in str(caught.value)
     assert ("argmax" in str(caught.value)) == (says == "argmax")
 
