@@ -79,6 +79,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for key, what in (("logits", "holds logits"), ("probs", "holds probabilities"), ("labels", "holds labels")):
         add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
+    help = "multiclass (default), or multilabel: labels [rows, labels] of 0 and 1, a score for each"
+    add("--task", choices=("multiclass", "multilabel"), default="multiclass", help=help)
     add("--prefix", metavar="NAME_", help="what columns of scores begin with; they are probs if all rows sum to 1")
     add("--positive", metavar="NAME", help="the label of class 1 of two, if labels are names")
     ignored = "labels whose rows are left out, such as -100"

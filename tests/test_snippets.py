@@ -25,7 +25,7 @@ def drawn_fit(name, num_classes):
 
 def agrees(fitted, folder, logits):
     """The text, run on the file of the fit, gives the method's probabilities in float64."""
-    path, names = folder / "calibrator.json", {"logits": logits}
+    path, names = folder / "calibrator.json", {"logits": logits, "group": [""] * len(logits)}
     path.write_text(fitted.to_json())
     exec(SNIPPETS[fitted.method.name].replace('"calibrator.json"', repr(str(path))), names)
     probs, parameters = names["probs"], json.loads(path.read_text())["parameters"]
@@ -44,6 +44,13 @@ def agrees(fitted, folder, logits):
 def test_the_lines_give_what_the_method_gives(name, num_classes, tmp_path):
     logits = np.random.default_rng(1).normal(size=(300, num_classes)) * 4
     agrees(drawn_fit(name, num_classes), tmp_path, np.concatenate([logits, np.float64(SATURATED)[:, :num_classes]]))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "histogram_binning"])
+def test_the_lines_take_logits_of_minus_infinity(name, tmp_path):
+    logits = np.random.default_rng(1).normal(size=(300, 4)) * 4
+    logits[np.arange(300), np.arange(300) % 5 % 4] = -np.inf
+    agrees(drawn_fit(name, 4), tmp_path, logits)
 
 
 def test_the_histogram_lines_take_tied_examples_to_the_bin_of_the_method(tmp_path):

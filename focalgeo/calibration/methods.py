@@ -84,7 +84,9 @@ class Fitted(NamedTuple):
         names = np.broadcast_to("" if group is None else np.asarray(group).astype(str), logits.shape[:-1])
         if unknown := set(names.flat) - set(place):
             known = ", ".join(self.groups[:5])
-            raise InputError(f"group {min(unknown)!r} has no numbers of its own: give group, names such as {known}")
+            raise InputError(
+                f"group {str(min(unknown))!r} has no numbers of its own: give group, names such as {known}"
+            )
         index = np.vectorize(place.get)(names)
         return self.method.apply(
             {name: np.asarray(value)[index] for name, value in self.params.items() if np.ndim(value)}, logits

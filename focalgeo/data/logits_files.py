@@ -39,7 +39,7 @@ class Outputs(NamedTuple):
     unit: int  # probabilities with zeros are multiples of 1/unit; 0 where they are not
     unread: tuple[str, ...]  # names of arrays or columns that are not used
     looks_like_probs: bool  # given as logits, but every row is in [0, 1] and sums to 1
-    weight: np.ndarray | None = None  # float64 [examples], at least 0
+    weight: np.ndarray | None = None  # float64 [examples], above 0
     classes: tuple[str, ...] | None = None  # the names of the columns
     left_out: int = 0  # rows whose label is ignored
 
@@ -174,9 +174,9 @@ def _faults(found):
         for name in () if values is None else set(values.tolist()):
             if not (name.strip() and name.isprintable()):
                 yield f"{role} {name!a} is no name on one line: name them all"
-    wrong = np.zeros(0) if found.weight is None else ~((found.weight >= 0) & (found.weight <= _LARGEST_LOGIT))
+    wrong = np.zeros(0) if found.weight is None else ~((found.weight > 0) & (found.weight <= _LARGEST_LOGIT))
     if wrong.any():
-        yield f"weight in {found.place(np.argmax(wrong))} is {found.weight[np.argmax(wrong)]}: give numbers from 0 on"
+        yield f"weight in {found.place(np.argmax(wrong))} is {found.weight[np.argmax(wrong)]}: give numbers above 0"
 
 
 def _faults_of_labels(found):

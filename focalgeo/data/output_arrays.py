@@ -51,6 +51,7 @@ class Keys(NamedTuple):
     scores: str | None = None
     positive: str | None = None  # the label of class 1 where scores are one column
     ignored: tuple[str, ...] = ()  # labels whose rows are left out
+    multilabel: bool = False  # labels [rows, labels] of 0 and 1, and a score for each
 
 
 class Found(NamedTuple):
@@ -89,6 +90,8 @@ def read_arrays(source: str, keys: Keys, where: str) -> tuple[list[Path], Found]
     paths = [Path(os.path.expanduser(text)) for _, text in parts]
     files = {role: open_arrays(path, where, keys) for (role, _), path in zip(parts, paths, strict=True)}
     found = _by_role(files[""] if "" in files else {role: file[""] for role, file in files.items()}, keys, where)
+    if keys.multilabel:
+        return paths, _of_two_classes(_of_labels(found, where))
     if found.labels is not None and found.labels.shape == found.index.shape:
         kept = ~np.isin(found.labels.astype(str), keys.ignored)
         arrays = {name: value for name, value in found._asdict().items() if isinstance(value, np.ndarray)}
@@ -156,6 +159,26 @@ def _class_numbers(found, positive, where):
         mend = "mend it, or name class 1 of two by --positive=NAME"
         raise InputError(f"{where}, {found.place(row)}: label {shown(texts[row])!r} is none of {names}: {mend}")
     return found.labels
+
+
+def _of_labels(found, where):
+    """Each pair of a row and a label as a row of one score: its group is the label, its cluster the row."""
+    scores, labels = found.scores, found.labels
+    if scores.ndim != 2 or (labels is not None and (labels.shape != scores.shape or not np.isin(labels, (0, 1)).all())):
+        what = f"labels have shape {np.shape(labels)}, scores {scores.shape}"
+        raise InputError(f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1")
+    row, label = np.indices(scores.shape).reshape(2, -1)
+    is_probs = found.kind == "probs" or (found.kind == "scores" and ((scores >= 0) & (scores <= 1)).all())
+    return found._replace(
+        kind="probs" if is_probs else "logits",
+        scores=scores.ravel(),
+        labels=None if labels is None else labels.ravel(),
+        group=np.array(found.classes or range(scores.shape[1]), str)[label],
+        cluster=row.astype(str) if found.cluster is None else found.cluster[row],
+        weight=None if found.weight is None else found.weight[row],
+        classes=None,
+        index=found.index[row],
+    )
 
 
 def _of_two_classes(found):

@@ -52,6 +52,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         filterwarnings("ignore", category=category)
     (splits, also), out, flags = read_inputs(options), Path(options.out), vars(options)
     config, methods, measured = make_config(options, splits, also), options.methods or None, _labelled(splits)
+    if options.task == "multilabel" and methods is None:
+        methods = ("temperature_scaling", "temperature_scaling_by_group", *calibration.DEFAULT_METHODS[3:4])
     measured_on = "test" if "test" in measured else "cross_fit"
     records.check_workdir(out, config)
     settings = {name: flags[name] for name in ASKED}
@@ -62,7 +64,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         began = time.perf_counter()
         say("fitting, cross-fitting and measuring")
         pairs = {
-            name: calibration.Outputs(split.logits, split.labels, split.group, split.cluster)
+            name: calibration.Outputs(split.logits, split.labels, split.group, split.cluster, split.weight)
             for name, split in measured.items()
         }
         compared = calibration.compare(pairs["val"], pairs.get("test"), methods, also=also, **settings)
@@ -84,7 +86,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         records.append_rows(out, rows)
         if compared.search:
             records.write_arrays(out, "search", compared.search)
-        _write_probabilities(out, splits, compared)
+        _write_probabilities(out, splits, compared, options.task)
         records.write_json(out / "calibrator.json", saved)
         say("drawing the report")
         report.write_report(out)
@@ -104,7 +106,8 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     names = {
         role: getattr(options, f"{role}_key") for role in ("logits", "probs", "labels", "group", "cluster", "weight")
     }
-    keys = Keys(**names, scores=options.prefix, positive=options.positive, ignored=tuple(options.ignore_label))
+    read = {"positive": options.positive, "ignored": tuple(options.ignore_label)}
+    keys = Keys(**names, scores=options.prefix, multilabel=options.task == "multilabel", **read)
     files = {"val": options.val} | ({"test": options.test} if options.test else {})
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in files.items()}
     also: dict[str, tuple] = {}
@@ -162,7 +165,7 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
     for name, arrays in also.items():
         content = b"".join(array.tobytes() for array in arrays if array is not None)
         inputs[name] = {"checksum": f"sha256:{hashlib.sha256(content).hexdigest()}"}
-    names = ("num_bins", "num_resamples", "criterion", "criteria", "methods", "metrics")
+    names = ("num_bins", "num_resamples", "criterion", "criteria", "methods", "metrics", "task")
     evaluation = {name: getattr(options, name) for name in names}
     trained = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
     return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **trained}
@@ -184,14 +187,14 @@ def _summary(options, compared, saved, measured_on):
     }
 
 
-def _write_probabilities(out: Path, splits: Splits, compared: Comparison) -> None:
+def _write_probabilities(out: Path, splits: Splits, compared: Comparison, task: str) -> None:
     """Write probabilities/{val,test}.npz by the chosen method, and what is measured on val, each fold by its own fit.
 
     That is cross_fit.npz, where test is not measured. Each holds probs and log_probs, float32 [examples, classes], and
-    labels if there are any; log_probs keep what probs round to 0 or 1.
+    labels if there are any; log_probs keep what probs round to 0 or 1. Of several labels a row all are [rows, labels].
     """
     fitted = compared.choice.fitted
-    written = {name: fitted.predict_log_proba(outputs.logits) for name, outputs in splits.items()}
+    written = {name: fitted.predict_log_proba(outputs.logits, outputs.group) for name, outputs in splits.items()}
     if "test" not in _labelled(splits):
         (written["cross_fit"],) = (
             held_out.log_probs
@@ -200,6 +203,12 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison) -> Non
         )
     for name, log_probs in written.items():
         log_probs, labels = np.asarray(log_probs), splits.get(name, splits["val"]).labels
+        if task == "multilabel":
+            count = len(set(splits["val"].group))
+            log_probs, labels = (
+                log_probs[:, 1].reshape(-1, count),
+                None if labels is None else labels.reshape(-1, count),
+            )
         arrays = {"probs": np.exp(log_probs), "log_probs": log_probs} | ({} if labels is None else {"labels": labels})
         records.write_arrays(out, f"probabilities/{name}", arrays)
 
@@ -271,7 +280,7 @@ def _of_bins(num_bins, name, outputs, fits):
     n = len(outputs.labels)
     if n < PER_BIN * num_bins:
         plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
-        floor = noise_floor(plainest.predict_log_proba(outputs.logits), num_bins)
+        floor = noise_floor(plainest.predict_log_proba(outputs.logits, outputs.group), num_bins)
         yield (
             f"{n:,} examples of {name} are few for {num_bins} bins: even a perfectly calibrated model would show an ECE"
             f" of about {100 * floor:.1f}%. Look at the intervals, give more examples, or use"

@@ -51,14 +51,15 @@ w = a - g * log_r - np.log1p(-g * q * np.where(q > 0.5, np.log1p(-np.minimum(r, 
 """
 _FAMILY = f"""\
 {_READ}\
-lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = logits.astype(float) / c.get("temperature", 1)
+lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.maximum(logits, -1e300) / c.get("temperature", 1.0)
 {_Q}; b = c.get("biases", 0)
 {_FOCAL}\
-w = (np.inner(w, c["weights"]) if "weights" in c else w * c.get("scales", 1)) + b; probs = np.exp(w - lse(w))
+never = logits == -np.inf; w[never] = 0; w = np.inner(w, c["weights"]) if "weights" in c else w * c.get("scales", 1)
+w = np.where(never, -np.inf, w + b); probs = np.exp(w - lse(w))
 """
 _IMPLIED = f"""\
 {_READ}\
-lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = logits.astype(float)
+lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.maximum(logits, -1e300)
 {_Q}
 {_FOCAL}\
 w = w / c["temperature"]; probs = np.exp(w - lse(w))
@@ -66,8 +67,8 @@ w = w / c["temperature"]; probs = np.exp(w - lse(w))
 _ENSEMBLE = f"""\
 {_READ}\
 softmax = lambda v: np.exp(v - np.logaddexp.reduce(v, -1, keepdims=True)); z = logits.astype(float)
-first, second, rest = c["shares"]
-probs = first * softmax(z / c["temperature"]) + second * softmax(z) + rest / z.shape[-1]
+first, second, rest = c["shares"]; can = z > -np.inf
+probs = first * softmax(z / c["temperature"]) + second * softmax(z) + rest * can / can.sum(-1, keepdims=True)
 """
 _HISTOGRAM = f"""\
 {_READ}\
@@ -79,7 +80,12 @@ probs = np.where(t, p, (1 - p) * np.exp(np.minimum(z - rest, 0)))
 _ISOTONIC = f"""\
 {_READ}\
 z = logits.astype(float); log_p = z - np.logaddexp.reduce(z, -1, keepdims=True)
-f = np.interp(log_p, c["thresholds"], c["probabilities"]); probs = f / f.sum(-1, keepdims=True)
+f = np.interp(log_p, c["thresholds"], c["probabilities"]) * (z > -np.inf); probs = f / f.sum(-1, keepdims=True)
+"""
+_BY_GROUP = """\
+import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json").read_text())
+t = np.array(c["parameters"]["temperature"])[[c["groups"].index(name) for name in group]]  # group [examples]
+z = logits.astype(float) / t[:, None]; probs = np.exp(z - np.logaddexp.reduce(z, -1, keepdims=True))
 """
 _FOCAL_FAMILY = (
     "uncalibrated",
@@ -92,6 +98,7 @@ _FOCAL_FAMILY = (
 )
 SNIPPETS = {  # by the method's name
     **dict.fromkeys(_FOCAL_FAMILY, _FAMILY),
+    "temperature_scaling_by_group": _BY_GROUP,
     "loss_implied_temperature_scaling": _IMPLIED,
     "ensemble_temperature_scaling": _ENSEMBLE,
     "histogram_binning": _HISTOGRAM,
