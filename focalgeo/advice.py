@@ -13,11 +13,9 @@ def of_labels(labels: np.ndarray, shape: tuple[int, ...]) -> str:
         if np.isin(labels, (0, 1)).all() and (sums == 1).all():
             return "of these one-hot rows give labels.argmax(-1)"
         if np.isin(labels, (-1, 0, 1)).all():
-            return (
-                "these rows are multi-label, with any number of classes each, which is not served: one class a row is"
-            )
+            return "these rows are multi-label: give --task=multilabel, or in Python calibration.binary_outputs"
         if (labels >= 0).all() and (abs(sums - 1) < OFF_ONE).all():
-            return "these rows are soft labels, shares of the classes, which are not served: give the class observed"
+            return "these are soft labels, which NLL, Brier score and fits by NLL take: give the class observed here"
     if labels.shape != tuple(rows):
         if labels.shape == (*rows, 1):
             return "give labels[..., 0]"
@@ -51,7 +49,7 @@ def _of_kind(labels):
         return f"leave out the {np.sum(~np.isfinite(labels))} rows without a label"
     if (labels == np.round(labels)).all():
         return "give labels.astype(int)"
-    return "fractions are no classes: soft labels and targets of a regression are not served"
+    return "fractions are no classes: give soft labels as shares of all classes; targets of a regression are not served"
 
 
 def of_probabilities(probs: np.ndarray) -> str:
@@ -64,5 +62,5 @@ def of_probabilities(probs: np.ndarray) -> str:
         what = "percents" if abs(usual - 100) < 1 else f"rows that all sum to {usual:.6g}"
         return f"of {what} give probs / {usual:.4g}"
     if (probs >= 0).all() and (probs <= 1).all():
-        return "each class has a probability of its own, as sigmoid scores have: give one softmax over the classes"
+        return "each class has a probability of its own, as sigmoid scores have: give --task=multilabel, or one softmax"
     return "if these are logits, say --logits-key"

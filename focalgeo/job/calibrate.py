@@ -53,7 +53,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     (splits, also), out, flags = read_inputs(options), Path(options.out), vars(options)
     config, methods, measured = make_config(options, splits, also), options.methods or None, _labelled(splits)
     if options.task == "multilabel" and methods is None:
-        methods = ("temperature_scaling", "temperature_scaling_by_group", *calibration.DEFAULT_METHODS[3:4])
+        methods = ("temperature_scaling", "temperature_scaling_by_group", "focal_temperature_scaling")
     measured_on = "test" if "test" in measured else "cross_fit"
     records.check_workdir(out, config)
     settings = {name: flags[name] for name in ASKED}
