@@ -117,8 +117,8 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
             self.estimator_ = self.estimator
             logits = self._logits(X)
         else:
-            takes = sample_weight is not None and has_fit_parameter(self.estimator, "sample_weight")
-            params = {"sample_weight": sample_weight} if takes else {}
+            weighted = sample_weight is not None and has_fit_parameter(self.estimator, "sample_weight")
+            params = {"sample_weight": sample_weight} if weighted else {}
             self.estimator_ = clone(self.estimator).fit(X, y, **params)
             cv, output = check_cv(self.cv, y, classifier=True), _output(self.estimator_)
             with np.errstate(divide="ignore"):

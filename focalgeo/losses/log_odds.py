@@ -79,13 +79,13 @@ def masked_mean(loss: Callable) -> Callable:
 
 def over_labels(loss: Callable, logits: Logits, labels: Labels | SoftLabels) -> PerExample:
     """The loss of the true class's log-odds, or its expectation under soft labels, sum_k q_k loss(r_k)."""
-    logits, labels = checks.score_rows("logits", logits), checks.array_of("labels", labels)
+    logits, labels = checks.array_of("logits", logits), checks.array_of("labels", labels)
     if labels.shape != logits.shape or not jnp.issubdtype(labels.dtype, jnp.floating):
         return loss(true_class_log_odds(*labelled_rows(logits, labels)))
     checks.check_distribution("labels", labels)
-    (logits,) = checks.floats(logits)
-    losses, share = jax.vmap(loss, -1, -1)(_every_log_odds(logits)), jnp.asarray(labels, logits.dtype)
-    return jnp.sum(jnp.where(share > 0, share * losses, 0), axis=-1)
+    logits, labels = checks.floats(checks.score_rows("logits", logits), labels)
+    losses = jax.vmap(loss, -1, -1)(_every_log_odds(logits))
+    return jnp.sum(jnp.where(labels > 0, labels * losses, 0), axis=-1)
 
 
 def margins(logits: Logits, labels: Labels) -> Margins:

@@ -21,10 +21,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
 NAMES = np.array(["ant", "bee", "cat", "dog"])
 ESTIMATORS = {each._method: each for each in vars(estimators).values() if hasattr(each, "_method")}
 COLUMNS = "its data has another number of columns than classes, which logits cannot have"
+NAMED = "fit's arguments are named logits and labels, not X and y"
 EXPECTED_TO_FAIL = {
-    "check_fit_score_takes_y": "fit's arguments are named logits and labels, not X and y",
+    "check_fit_score_takes_y": NAMED,
+    "check_sample_weight_equivalence_on_dense_data": NAMED,
     **dict.fromkeys(
         (
+            "check_all_zero_sample_weights_error",
             "check_classifiers_classes",
             "check_classifiers_train",
             "check_dtype_object",
