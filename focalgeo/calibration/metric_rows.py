@@ -50,7 +50,7 @@ def calibration_rows(
 
 
 def class1_rows(sample: Sample) -> list[Row]:
-    """Rows of two-class problems: ECE and reliability bins of the probability of class 1, whatever is predicted."""
+    """Rows of two-class problems: CLASS1_METRICS and reliability bins of P(class 1), whatever is predicted."""
     measured = resampling.measure(sample, resampling.CLASS1_METRICS, bins=metrics.binary_reliability)
     rows = _metric_rows(sample, measured, resampling.CLASS1_METRICS)
     return rows + _bin_rows(sample, measured, "class1_reliability")
@@ -205,7 +205,7 @@ def _metric_rows(sample, measured, entries):
                 worth = n if sample.clusters is None else _worth(n, value, stderr, sample.clusters.worth)
                 low, high = _share_interval(value * worth, worth)
             row = finite(Metric(name, value, low, high, n, **_tags(sample, calibrated)))
-            rows.append(replace(row, low=max(row.low, 0.0), high=min(row.high, entry.largest)))
+            rows.append(replace(row, low=max(row.low, entry.smallest), high=min(row.high, entry.largest)))
     return rows
 
 
