@@ -101,7 +101,7 @@ def metrics() -> str:
             f"`{name}`",
             _cell(entry.shown.title),
             entry.shown.unit or "1",
-            {"high": "higher", "low": "lower"}[entry.shown.best],
+            {"high": "higher", "low": "lower", "middle": ""}[entry.shown.best],
             "" if "better" in entry.shown.note else entry.shown.note,
         )
         for name, entry in METRICS.items()

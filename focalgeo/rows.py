@@ -60,7 +60,7 @@ class Title(NamedTuple):
     note: str = ""  # beneath the title
     scale: float = 1.0
     digits: int = 4
-    best: str = "low"  # or "high"
+    best: str = "low"  # or "high", or "middle"
 
 
 # by the names of rows; a calibration metric's is in METRICS of focalgeo.calibration, and in every manifest

@@ -5,6 +5,16 @@ holds METHODS and what is fitted; `resampling` gives numbers their errors, `metr
 `comparison` chooses a method; `estimators` are scikit-learn's. Products run at full float32 precision on every device.
 """
 
+from focalgeo.calibration.binary import (
+    binary_brier,
+    binary_isotonic_calibration,
+    calibration_intercept,
+    calibration_slope,
+    ici,
+    logistic_calibration,
+    rms_calibration_error,
+    spiegelhalter_z,
+)
 from focalgeo.calibration.binning import Reliability, adaptive_reliability, reliability
 from focalgeo.calibration.comparison import Comparison, Outputs, checked_methods, choose, compare, folds
 from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature, temperature_score_test
@@ -43,6 +53,7 @@ from focalgeo.calibration.metrics import (
     brier,
     brier_split,
     classwise_ece,
+    confidence_auroc,
     debiased_ece,
     debiased_squared_ece,
     ece,

@@ -128,7 +128,11 @@ def choose(
     uncalibrated = next(fitted for fitted in fits if fitted.criterion is None)
     compared = [uncalibrated, *(fits[index] for index in metric_rows.candidates(fits, criterion))]
     lacking = "it has numbers of each class, and val lacks examples of some"
-    refused = {fitted.method.name: lacking for fitted in compared if absent and "biases" in fitted.params}
+    refused = {
+        fitted.method.name: lacking
+        for fitted in compared
+        if absent and (fitted.method.most_classes == 2 or "biases" in fitted.params)
+    }
     compared = [fitted for fitted in compared if fitted.method.name not in refused]
     if len(compared) == 1:
         return Choice(uncalibrated, LEVEL, refused, {})

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from focalgeo import checks, files
-from focalgeo.calibration import fits, maps, search, variants
+from focalgeo.calibration import binary, fits, maps, search, variants
 from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask, SoftLabels
 from focalgeo.calibration.search import Grid, GridSearch
 from focalgeo.calibration.variants import Params
@@ -275,6 +275,7 @@ def _map(calibration_map, *arguments):
 
 
 _GRID = ("gammas", "temperatures", "searches")
+_TWO_CLASSES = {"keeps_class": False, "most_classes": 2}
 METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that no other beats
     method.name: method
     for method in (
@@ -315,12 +316,33 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             options=("temperature_fit",),
         ),
         Method(
+            "platt_scaling",
+            "Platt scaling",
+            partial(binary.fit_logistic, names="ab", forms=binary.PLATT),
+            _map(binary.logistic_calibration, _ZERO, "a", "a", "b"),
+            **_TWO_CLASSES,
+        ),
+        Method(
             "focal_temperature_scaling",
             "Focal temperature scaling",
             _fit_focal,
             _map(maps.focal_temperature_scaling, "gamma", "temperature"),
             criteria=CRITERIA,
             options=(*_GRID, "num_bins", "focal_fit"),
+        ),
+        Method(
+            "beta_calibration",
+            "Beta calibration",
+            partial(binary.fit_logistic, names="abc", forms=binary.BETA),
+            _map(binary.logistic_calibration, _ZERO, "a", "b", "c"),
+            **_TWO_CLASSES,
+        ),
+        Method(
+            "quadratic_scaling",
+            "Quadratic scaling",
+            partial(binary.fit_logistic, names="abc", forms=binary.QUADRATIC),
+            _map(binary.logistic_calibration, "a", "b", "b", "c"),
+            **_TWO_CLASSES,
         ),
         Method(
             "vector_scaling",
@@ -362,6 +384,13 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             _map(maps.isotonic_calibration, "thresholds", "probabilities"),
         ),
         Method(
+            "binary_isotonic",
+            "Binary isotonic regression",
+            binary.fit_binary_isotonic,
+            _map(binary.binary_isotonic_calibration, "thresholds", "probabilities"),
+            **_TWO_CLASSES,
+        ),
+        Method(
             "loss_implied_map",
             "Loss-implied map",
             _fit_implied,
@@ -375,10 +404,14 @@ DEFAULT_METHODS = (
     "uncalibrated",
     "temperature_scaling",
     "loss_implied_temperature_scaling",
+    "platt_scaling",
     "focal_temperature_scaling",
+    "beta_calibration",
+    "quadratic_scaling",
     "vector_scaling",
     "focal_vector_scaling",
     "structured_matrix_scaling",
+    "binary_isotonic",
     "loss_implied_map",
 )
 _SETTINGS = {
@@ -504,7 +537,7 @@ def _checked(methods, logits, labels, settings, mask, weights):
     examples = checks.predicted_logits(logits, labels, mask, weights, soft=True, stacklevel=4)
     check_usable(methods, settings, examples.rows.shape[-1])
     of_classes = [name for name, method in methods.items() if {*criteria_of(method, settings)} - {"nll"}]
-    of_classes += methods.keys() & {"histogram_binning"}
+    of_classes += [name for name, method in methods.items() if name == "histogram_binning" or method.most_classes == 2]
     if examples.labels.ndim == 2 and of_classes:
         raise InputError(f"labels are soft, which {of_classes[0]} does not take: fit by NLL, or give classes")
     return examples, settings

@@ -50,7 +50,7 @@ def calibration_rows(
 
 
 def class1_rows(sample: Sample) -> list[Row]:
-    """Rows of two-class problems: ECE and reliability bins of the probability of class 1, whatever is predicted."""
+    """Rows of two-class problems: CLASS1_METRICS and reliability bins of P(class 1), whatever is predicted."""
     measured = resampling.measure(sample, resampling.CLASS1_METRICS, bins=metrics.binary_reliability)
     rows = _metric_rows(sample, measured, resampling.CLASS1_METRICS)
     return rows + _bin_rows(sample, measured, "class1_reliability")
@@ -62,7 +62,9 @@ def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
     group [examples] names each example's group. All examples are resampled together, so that a group's size varies.
     "macro_ece" and "macro_accuracy" are the means over these groups; of two classes there are those of "class1_ece".
     """
-    entries = _OF_GROUPS | (resampling.CLASS1_METRICS if sample.calibrated[0].log_probs.shape[1] == 2 else {})
+    entries = _OF_GROUPS
+    if sample.calibrated[0].log_probs.shape[1] == 2:
+        entries = entries | {"class1_ece": resampling.CLASS1_METRICS["class1_ece"]}
     names, sizes = np.unique(group, return_counts=True)
     names, sizes = names[sizes >= LEAST_EXAMPLES], sizes[sizes >= LEAST_EXAMPLES]
     if not len(names):
@@ -213,7 +215,7 @@ def _metric_rows(sample, measured, entries):
                     worth = _worth(most, value, stderr, sample.clusters.worth)
                 low, high = _share_interval(value * worth, worth)
             row = finite(Metric(name, value, low, high, n, **_tags(sample, calibrated)))
-            rows.append(replace(row, low=max(row.low, 0.0), high=min(row.high, entry.largest)))
+            rows.append(replace(row, low=max(row.low, entry.smallest), high=min(row.high, entry.largest)))
     return rows
 
 

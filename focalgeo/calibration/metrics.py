@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from focalgeo import checks
-from focalgeo.calibration import binning
+from focalgeo.calibration import binary, binning
 from focalgeo.calibration.binning import Labels, LogProbs, Mask, Reliability, Scalar, SoftLabels
 from focalgeo.calibration.newton import bisection
 from focalgeo.rows import Title
@@ -227,7 +227,7 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
 @binning.weighted
 def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1."""
-    return binning.named_empty(binning.equal_width(*_class_one(log_probs, labels, mask, num_bins), num_bins))
+    return binning.named_empty(binning.equal_width(*binary.class_one(log_probs, labels, mask, num_bins), num_bins))
 
 
 @binning.weighted
@@ -237,13 +237,7 @@ def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask:
     log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
     tests/calibration/test_metrics.py.
     """
-    return binning.ece_of(_class_one(log_probs, labels, mask, num_bins), num_bins)
-
-
-def _class_one(log_probs, labels, mask, num_bins):
-    checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=(None, 2))
-    rows, labels, weight = checks.examples(log_probs, labels, mask, num_bins=num_bins)
-    return binning.Events(jnp.exp(rows[:, 1]), labels == 1, weight)
+    return binning.ece_of(binary.class_one(log_probs, labels, mask, num_bins), num_bins)
 
 
 @binning.weighted
@@ -300,7 +294,7 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
 
 
 @binning.weighted
-def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+def confidence_auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Area under the ROC curve of confidence as a test of whether the prediction is right, 0 to 1.
 
     It is the probability that a right prediction has a larger confidence than a wrong one, a tie counted as half: 0.5
@@ -310,7 +304,21 @@ def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 
     Source: Hanley and McNeil, Radiology 143 (1982), the area as a Mann-Whitney statistic.
     """
-    right, wrong, first, end = _ranked(_top(log_probs, labels, mask))
+    return _area(_top(log_probs, labels, mask))
+
+
+@binning.weighted
+def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Area under the ROC curve of P(class 1) as a test of whether the label is 1: as `confidence_auroc` of that event.
+
+    log_probs float [examples, 2]; NaN where all labels are equal. P(class 1) within 5e-7 are tied, those that round to
+    0 or 1 too.
+    """
+    return _area(binary.class_one(log_probs, labels, mask))
+
+
+def _area(events):
+    right, wrong, first, end = _ranked(events)
     below = jnp.concatenate([jnp.zeros_like(wrong[:1]), jnp.cumsum(wrong)])
     beaten = (below[first] + below[end]) / 2 / below[-1]  # shares: their sum is no large number
     return jnp.sum(right * beaten) / jnp.sum(right)
@@ -351,10 +359,11 @@ class MetricEntry(NamedTuple):
     function: Callable[..., Array]  # function(log_probs, labels, *, mask=None) -> scalar; with num_bins where binned
     shown: Title  # its entry in a manifest
     binned: bool = False  # takes num_bins
-    largest: float = math.inf  # that it can be; the smallest is 0
+    largest: float = math.inf  # that it can be
     share: bool = False  # of examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
     among: Callable[..., Array] | None = None  # among(log_probs, labels) -> the number of examples a share is of
     may_lack: bool = False  # NaN where it has no meaning, as the accuracy of no example: no fault of the numbers
+    smallest: float = 0.0  # that it can be
 
 
 def _part(function, field):
@@ -364,6 +373,11 @@ def _part(function, field):
 
 def _percent(function, title, note="", *, best="low", **fields: bool | Callable) -> MetricEntry:
     return MetricEntry(function, Title(title, "%", note, 100.0, 2, best), largest=1.0, **fields)
+
+
+def _centred(function, title, note):
+    """A number that is best in the middle of its range."""
+    return MetricEntry(function, Title(title, note=note, best="middle"), may_lack=True, smallest=-math.inf)
 
 
 _OF_ECE, _OF_BRIER, _SURE = "part of the ECE", Title("", note="part of the Brier score"), "confidence of 0.99 or more"
@@ -395,8 +409,19 @@ METRICS: dict[str, MetricEntry] = {
         among=lambda *of: jnp.round(high_confidence(*of).fraction * len(of[1])),
         may_lack=True,
     ),
-    "auroc": _percent(auroc, "AUROC", "right from wrong by confidence", best="high", may_lack=True),
+    "confidence_auroc": _percent(
+        confidence_auroc, "Confidence AUROC", "right from wrong by confidence", best="high", may_lack=True
+    ),
     "aurc": _percent(aurc, "AURC", "area under risk-coverage"),
+    "auroc": _percent(auroc, "AUROC", "of P(1)", best="high", may_lack=True),
+    "binary_brier": MetricEntry(binary.binary_brier, Title("Binary Brier score", note="of P(1)"), largest=1.0),
+    "rms_calibration_error": _percent(binary.rms_calibration_error, "RMS calibration error", "of P(1)", binned=True),
+    "ici": _percent(binary.ici, "ICI", "of P(1), by loess"),
+    "calibration_slope": _centred(binary.calibration_slope, "Calibration slope", "of P(1); 1 is calibrated"),
+    "calibration_intercept": _centred(
+        binary.calibration_intercept, "Calibration intercept", "of P(1); 0 is calibrated"
+    ),
+    "spiegelhalter_z": _centred(binary.spiegelhalter_z, "Spiegelhalter's z", "of P(1); calibrated within 2 of 0"),
 }
 
 

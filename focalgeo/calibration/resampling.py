@@ -24,7 +24,10 @@ from focalgeo.trees import at_highest
 from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError, PyTree
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
-CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)}
+CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)} | {
+    name: metrics.METRICS[name]
+    for name in ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
+}
 
 _AT_ONCE = 8  # resamples
 

@@ -34,6 +34,7 @@ from focalgeo.report.style import plain, rounded, short
 from focalgeo.rows import LEAST_EXAMPLES, Metric, Row, select
 from focalgeo.types import METRIC_OF
 
+_OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
 _LEAST_P = 0.0001  # shown
 
@@ -87,6 +88,12 @@ import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json"
 t = np.array(c["parameters"]["temperature"])[[c["groups"].index(name) for name in group]]  # group [examples]
 z = logits.astype(float) / t[:, None]; probs = np.exp(z - np.logaddexp.reduce(z, -1, keepdims=True))
 """
+_BINARY = f"""\
+{_READ}\
+z = logits.astype(float); s = z[..., 1] - z[..., 0]; log_p, log_q = -np.logaddexp(0, -s), -np.logaddexp(0, s)
+t = {{}}
+probs = np.exp(-np.logaddexp(0, np.stack([t, -t], -1)))
+"""
 _FOCAL_FAMILY = (
     "uncalibrated",
     "temperature_scaling",
@@ -103,6 +110,10 @@ SNIPPETS = {  # by the method's name
     "ensemble_temperature_scaling": _ENSEMBLE,
     "histogram_binning": _HISTOGRAM,
     "isotonic": _ISOTONIC,
+    "platt_scaling": _BINARY.format('c["a"] * s + c["b"]'),
+    "beta_calibration": _BINARY.format('c["a"] * log_p - c["b"] * log_q + c["c"]'),
+    "quadratic_scaling": _BINARY.format('c["a"] * s**2 + c["b"] * s + c["c"]'),
+    "binary_isotonic": _BINARY.format('np.interp(s, c["thresholds"], c["probabilities"]); t = np.log(t / (1 - t))'),
 }
 
 
@@ -130,7 +141,7 @@ def metric_table(
             continue
         best = (min if title.best == "low" else max)(values, key=values.get)
         pairs = [run.difference(name, split, best, other) for other in competing if other in values and other != best]
-        is_finding = bool(pairs) and all(is_better(pair, title.best) for pair in pairs)
+        is_finding = title.best != "middle" and bool(pairs) and all(is_better(pair, title.best) for pair in pairs)
         titles.append((title.title, title.note or title.unit))
         cells.append([metric_cell(rows[column], title, best=is_finding and column == best) for column in columns])
     lines = [
@@ -383,21 +394,22 @@ def _class_section(run: Run, split: str, chosen: Column, criterion: str) -> Sect
 
 
 def _two_classes(run, columns, split, opening):
-    """The two kinds of ECE of a two-class problem side by side."""
-    heads = {
-        "ece": ("Top-label ECE", "probability of the predicted class"),
-        "class1_ece": ("Class-1 ECE", "probability of class 1, whatever is predicted"),
+    """The two kinds of ECE of a two-class problem side by side, and other metrics of P(1)."""
+    titles = {
+        "ece": ECE._replace(title="Top-label ECE", note="probability of the predicted class"),
+        "class1_ece": ECE._replace(title="Class-1 ECE", note="P(1), whatever is predicted"),
     }
+    titles |= {name: title for name, title in run.metrics.items() if name in _OF_CLASS_ONE}
     lines = [
-        Line(run.fitted_title(column), "", [metric_cell(run.metric(column, name, split), ECE) for name in heads])
-        for column in columns
+        Line(run.fitted_title(of), "", [metric_cell(run.metric(of, name, split), titles[name]) for name in titles])
+        for of in columns
     ]
     if not select(run.rows, Metric, name="class1_ece", split=split):
         return Section("")
     return Section(
         "Two classes: top-label and class-1 calibration",
         words=say("two_classes"),
-        tables=[Table("Two classes", list(heads.values()), lines)],
+        tables=[Table("Two classes", [(title.title, title.note) for title in titles.values()], lines)],
         figures=reliability_panels(run, columns, split, name="class1_reliability"),
         notes=say("class_1"),
         layout="diagrams",

@@ -84,13 +84,13 @@ def test_a_number_that_is_not_finite_is_an_error_that_says_which():
         calibration.calibration_rows(sampled(given, labels))
 
 
-def test_every_metric_of_the_table_may_be_asked_for(sample):
-    logits, labels = sample
+def test_every_metric_of_the_table_may_be_asked_for():
+    logits, labels = outputs(150, 2)
     given = [calibrated(logits), calibrated(logits, temperature=1.1)]
     rows = calibration.calibration_rows(sampled(given, labels), pairs=[(1, 0)], names=list(METRICS))
     assert [row.name for row in select(rows, Metric)] == 2 * list(METRICS)
     for row in select(rows, Metric):
-        assert 0 <= row.low <= row.high <= METRICS[row.name].largest, row.name
+        assert METRICS[row.name].smallest <= row.low <= row.high <= METRICS[row.name].largest, row.name
         assert msgspec.json.decode(msgspec.json.encode(row), type=Metric) == row  # a row is read as it was written
     share, of_share = calibration.high_confidence(given[0].log_probs, labels)
     (confident,) = select(rows[: len(METRICS)], Metric, name="high_confidence_accuracy")
@@ -107,13 +107,13 @@ def test_a_metric_without_meaning_has_no_row_and_such_a_resample_does_not_count(
     logits, _ = outputs(60, 3, sharpness=0.5)
     right = logits.argmax(axis=1).astype(np.int32)
     once = np.where(np.arange(60) == 7, (right + 1) % 3, right).astype(np.int32)
-    names = ["nll", "auroc", "high_confidence", "high_confidence_accuracy"]
+    names = ["nll", "confidence_auroc", "high_confidence", "high_confidence_accuracy"]
     given = [calibrated(logits), calibrated(logits, gamma=1.0)]
     rows = calibration.calibration_rows(sampled(given, right), pairs=[(1, 0)], names=names)
     assert [row.name for row in select(rows, Metric)] == 2 * ["nll", "high_confidence"]
     assert {row.name for row in select(rows, Difference)} == {"nll_difference", "high_confidence_difference"}
     rows = calibration.calibration_rows(sampled(given[:1], once), names=names)
-    (area,) = select(rows, Metric, name="auroc")  # a third of the resamples have nothing wrong
+    (area,) = select(rows, Metric, name="confidence_auroc")  # a third of the resamples have nothing wrong
     assert area.low < area.value < area.high
 
 
@@ -195,7 +195,12 @@ def test_fit_rows_are_the_numbers_worth_showing():
 def test_class_1_calibration_is_of_the_probability_of_class_1():
     logits, labels = outputs(500, 2)
     given = [calibrated(logits, method="temperature_scaling", temperature=1.3)]
-    row, *bins = metric_rows.class1_rows(sampled(given, labels))
+    row, *others = metric_rows.class1_rows(sampled(given, labels))
+    bins = select(others, ReliabilityBin)
+    named = {each.name: each.value for each in select(others, Metric)}
+    expected = calibration.all_metrics(given[0].log_probs, labels, names=named)
+    np.testing.assert_allclose(list(named.values()), list(expected.values()), rtol=1e-4)
+    assert named.keys() >= {"auroc", "binary_brier", "calibration_slope", "calibration_intercept"}
     p = scipy.special.expit((logits[:, 1] - logits[:, 0]).astype(float) / 1.3)
     index = np.ceil(10 * p).astype(int) - 1
     assert row.name == "class1_ece"

@@ -11,12 +11,12 @@ from reference import calibration as oracle
 from sklearn.metrics import roc_auc_score
 
 from focalgeo import calibration
-from focalgeo.calibration import METRICS, metrics
+from focalgeo.calibration import METRICS
 
 close = partial(np.testing.assert_allclose, atol=1e-6)
-OF_CLASS_ONE = {"binary_ece": metrics.binary_ece}
-OTHERS = {name: getattr(calibration, name) for name in ("debiased_squared_ece", "brier_split", *OF_CLASS_ONE)}
+OTHERS = {name: getattr(calibration, name) for name in ("debiased_squared_ece", "brier_split", "binary_ece")}
 FUNCTIONS = {name: entry.function for name, entry in METRICS.items()} | OTHERS
+OF_CLASS_ONE = {"binary_ece", *list(METRICS)[list(METRICS).index("auroc") :]}
 smooth_ece = jax.jit(calibration.smooth_ece)
 
 
@@ -39,7 +39,7 @@ def test_masks_and_counts_are_examples_left_out_and_repeated(name):
     close(value, metric(log_probs[repeated], labels[repeated]))
     assert np.isnan(metric(log_probs, labels, mask=0 * counts)).all()
     if name in METRICS:
-        assert 0 <= value <= METRICS[name].largest
+        assert METRICS[name].smallest <= value <= METRICS[name].largest
 
 
 def test_bfloat16_is_the_float32_number_it_is():
@@ -91,7 +91,7 @@ def test_confidences_in_tenths_are_binned_as_written(given_as):
     np.testing.assert_allclose(calibration.ece(log_probs, labels, num_bins=10), gap, atol=2e-6)
     expected = oracle.adaptive_ece(top / 10, right, 15)
     np.testing.assert_allclose(calibration.adaptive_ece(log_probs, labels), expected, atol=2e-6)
-    np.testing.assert_allclose(calibration.auroc(log_probs, labels), roc_auc_score(right, top), atol=2e-6)
+    np.testing.assert_allclose(calibration.confidence_auroc(log_probs, labels), roc_auc_score(right, top), atol=2e-6)
     sure = calibration.high_confidence(log_probs, labels, 0.9)
     np.testing.assert_allclose(sure, (np.mean(top >= 9), right[top >= 9].mean()), atol=2e-6)
 
@@ -193,7 +193,7 @@ def test_one_residual_of_one_sign_is_itself_and_no_residual_is_none():
     close(smooth_ece(jnp.log(jnp.tile(jnp.array([0.7, 0.3]), (150, 1))), labels), 0.3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["auroc", "aurc"])
+@pytest.mark.parametrize("name", ["confidence_auroc", "aurc"])
 @pytest.mark.parametrize("digits", [7, 1, 2])
 def test_areas_are_the_definitions_summed_over_pairs_of_examples(name, digits):
     """Two classes; confidences of a few digits have ties."""
@@ -213,7 +213,7 @@ def test_areas_are_the_definitions_summed_over_pairs_of_examples(name, digits):
 def test_areas_by_hand_with_ties():
     """Confidences 0.9 right, 0.8 right and wrong, 0.6 wrong: 3.5 of 4 pairs, and risks 0, 1/3, 1/3 and 1/2."""
     log_probs, labels = np.log(np.float32([[0.9, 0.1], [0.8, 0.2], [0.8, 0.2], [0.6, 0.4]])), np.int32([0, 0, 1, 1])
-    close(calibration.auroc(log_probs, labels), 3.5 / 4)
+    close(calibration.confidence_auroc(log_probs, labels), 3.5 / 4)
     close(calibration.aurc(log_probs, labels), (1 / 3 + 1 / 3 + 1 / 2) / 4)
     for order in ([1, 0, 2, 3], [3, 2, 1, 0]):
         assert calibration.aurc(log_probs[order], labels[order]) == calibration.aurc(log_probs, labels)
@@ -223,10 +223,10 @@ def test_where_all_are_right_or_all_wrong_only_the_risk_is_known():
     log_probs, _ = predictions(40, 2)
     right = log_probs.argmax(axis=1).astype(np.int32)
     for labels, risk in ((right, 0), (1 - right, 1)):
-        assert np.isnan(calibration.auroc(log_probs, labels))
+        assert np.isnan(calibration.confidence_auroc(log_probs, labels))
         assert calibration.aurc(log_probs, labels) == risk
     alike, labels = np.log(np.full((40, 2), 0.5, np.float32)), np.arange(40, dtype=np.int32) % 4 // 3
-    close(calibration.auroc(alike, labels), 0.5)
+    close(calibration.confidence_auroc(alike, labels), 0.5)
     close(calibration.aurc(alike, labels), 0.25)
 
 

@@ -110,7 +110,7 @@ def debiased_squared_ece(confidences, correct, num_bins):
     return total / len(confidences)
 
 
-def auroc(confidences, correct):
+def confidence_auroc(confidences, correct):
     """Share of the pairs of a right and a wrong prediction in which the right one is more confident; ties are half."""
     confidences, correct = np.asarray(confidences, float), np.asarray(correct, bool)
     right, wrong = confidences[correct][:, None], confidences[~correct][None, :]

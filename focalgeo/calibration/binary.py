@@ -1,0 +1,296 @@
+"""Two classes: calibration of P(1), the probability of class 1, and metrics that ask whether it comes true.
+
+Methods are maps of the log-odds s = log(p / (1 - p)) with p = P(1); each takes log p and log(1 - p) from the
+log-probabilities, which keep what p rounds to 1. They and their metrics are for two classes alone.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.sparse.linalg import cg
+
+from focalgeo import checks
+from focalgeo.calibration import maps, newton
+from focalgeo.calibration.binning import (
+    Events,
+    Labels,
+    LogProbs,
+    Mask,
+    Scalar,
+    bin_mean,
+    equal_width,
+    gap,
+    nll_of,
+    weighted,
+    weighted_mean,
+)
+from focalgeo.calibration.maps import Ascending, Rows
+from focalgeo.trees import matmul
+from focalgeo.types import Array
+
+Params = dict[str, Array]
+
+# Rows are the numbers fitted, columns what they multiply: s^2, log p, -log(1 - p) and 1.
+PLATT = (((0, 1, 1, 0), (0, 0, 0, 1), (0, 0, 0, 0)),)  # the last row for a shape that compiles once
+BETA = tuple(((0, a, 0, 0), (0, 0, b, 0), (0, 0, 0, 1)) for a, b in ((1, 1), (0, 1), (1, 0), (0, 0)))
+QUADRATIC = (((1, 0, 0, 0), (0, 1, 1, 0), (0, 0, 0, 1)),)
+
+_LEAST = -1e15  # of a log-probability: its square is finite in float32
+_SPAN = 0.75  # of the examples, in each fit of the loess
+_HALVINGS = 24  # in the search for its widths
+_RIDGE = 1e-6  # of its slopes and bends, where the examples say nothing of them
+_SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
+
+
+def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: Scalar) -> Rows:
+    """Log-probabilities of P(1) = sigmoid(square s^2 + a log p - b log(1 - p) + c), with s = log p - log(1 - p).
+
+    Platt scaling is square 0 and a = b, as a s + c; beta calibration square 0, with a and b of 0 or more so that it
+    never falls; quadratic scaling a = b. That is not kept monotone, as in its source: beyond s = -a / (2 square) it
+    turns round.
+
+    Args:
+        logits: Float [..., 2], finite.
+        square: Float scalar.
+        a: Float scalar.
+        b: Float scalar.
+        c: Float scalar.
+
+    Returns:
+        [..., 2] float32, normalised. The predicted class may differ from that of the logits.
+
+    Source: Platt, Advances in Large Margin Classifiers (1999), of the log-odds as his classifier's output; Kull, Silva
+    Filho & Flach, AISTATS 2017, Eq. 3; Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, and probmetrics 1.3.0.
+    """
+    columns = _columns(logits)
+    coefficients = jnp.stack([jnp.asarray(number, columns.dtype) for number in (square, a, b, c)])
+    return _log_probs(matmul(columns, coefficients))
+
+
+def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Ascending) -> Rows:
+    """Log-probabilities of P(1) = f(s), with f linear in the log-odds s between the thresholds.
+
+    Args:
+        logits: Float [..., 2], finite.
+        thresholds: Float [numbers], ascending log-odds; beyond the ends, f is constant.
+        probabilities: Float [numbers], ascending, above 0 and below 1: f there.
+
+    Returns:
+        [..., 2] float32, normalised. The predicted class may differ from that of the logits.
+
+    Source: Zadrozny & Elkan, KDD 2002.
+    """
+    log_q, log_p = _two_classes(logits)
+    p = jnp.interp(log_p - log_q, *(jnp.asarray(numbers, log_p.dtype) for numbers in (thresholds, probabilities)))
+    return jnp.log(jnp.stack([1 - p, p], axis=-1))
+
+
+def _two_classes(logits):
+    """Log(1 - p) and log p."""
+    log_probs = maps.temperature_scaling(checks.score_rows("logits", logits, shape=(..., 2)), 1.0)
+    return jnp.moveaxis(jnp.maximum(log_probs, _LEAST), -1, 0)
+
+
+def _columns(logits):
+    log_q, log_p = _two_classes(logits)
+    return jnp.stack([(log_p - log_q) ** 2, log_p, -log_q, jnp.ones_like(log_p)], axis=-1)
+
+
+def _log_probs(log_odds):
+    return jax.nn.log_sigmoid(jnp.stack([-log_odds, log_odds], axis=-1))
+
+
+def fit_logistic(logits, labels, *, criterion, mask, names, forms) -> Params:
+    """The numbers of a `logistic_calibration` with the least NLL of Platt's targets.
+
+    Each of the n_y examples of a label counts as one of the other label with probability 1 / (n_y + 2); so any examples
+    have a least NLL, those that a threshold parts too.
+
+    Args:
+        logits: Float [examples, 2].
+        labels: Int [examples].
+        criterion: "nll".
+        mask: How often each example counts.
+        names: Of the numbers, a letter each.
+        forms: PLATT, BETA or QUADRATIC. Of several, the best is taken whose numbers but for the last are 0 or more: as
+            the NLL is convex, those of BETA have the least under that bound.
+
+    Returns:
+        The numbers by name, and "converged".
+
+    Source: as `logistic_calibration`; the targets are Platt's, section 2.2, for all three.
+    """
+    numbers, converged = _least_nll(logits, labels, mask, np.asarray(forms, mask.dtype))
+    return dict(zip(names, numbers, strict=False)) | {"converged": converged}
+
+
+@jax.jit
+def _least_nll(logits, labels, weight, forms):
+    columns, ones = jnp.tile(_columns(logits), (2, 1)), jnp.sum(jnp.where(labels == 1, weight, 0))
+    flipped = weight / (jnp.where(labels == 1, ones, jnp.sum(weight) - ones) + 2)
+    labels, weight = jnp.concatenate([labels, 1 - labels]), jnp.concatenate([weight - flipped, flipped])
+
+    def fit(form):
+        chosen = matmul(columns, form.T)
+        largest = jnp.maximum(jnp.max(jnp.abs(chosen), axis=0), jnp.finfo(chosen.dtype).tiny)
+        scores = lambda numbers: _log_probs(matmul(chosen, numbers / largest))  # noqa: E731
+        found = newton.ridge_fit(scores, 0 * largest, 0 * largest, labels, weight)
+        nll = nll_of(checks.Examples(scores(found.params), labels, weight))
+        allowed = len(forms) == 1 or jnp.all(found.params[:-1] >= 0)
+        return jnp.where(allowed, nll, jnp.inf), found.params / largest, found.converged
+
+    nll, *found = jax.lax.map(fit, forms)
+    return jax.tree.map(lambda leaf: leaf[jnp.argmin(nll)], found)
+
+
+def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
+    """Isotonic regression of the label on the log-odds, by scikit-learn.
+
+    Returns:
+        "thresholds" and "probabilities" for `binary_isotonic_calibration`; these are between 1 / (n + 2) and
+        1 - 1 / (n + 2) of n examples, the rule of succession, so that the NLL stays finite.
+
+    Source: as `binary_isotonic_calibration`.
+    """
+    from sklearn.isotonic import IsotonicRegression  # heavy, and only this method needs it
+
+    (log_q, log_p), weight = np.asarray(jax.jit(_two_classes)(logits)), np.asarray(mask)
+    least = 1 / (weight.sum() + 2)
+    model = IsotonicRegression(y_min=least, y_max=1 - least).fit(log_p - log_q, np.asarray(labels), weight)
+    arrays = {"thresholds": model.X_thresholds_, "probabilities": model.y_thresholds_}
+    return {name: array.astype(weight.dtype) for name, array in arrays.items()}
+
+
+def class_one(log_probs: LogProbs, labels: Labels, mask: Mask, num_bins: int = 1) -> Events:
+    """The event that the label is 1, of what is checked here."""
+    rows, labels, weight = _checked(log_probs, labels, mask, num_bins)
+    return Events(jnp.exp(rows[:, 1]), labels == 1, weight)
+
+
+def _checked(log_probs, labels, mask, num_bins=1):
+    checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=(None, 2))
+    return checks.examples(log_probs, labels, mask, num_bins=num_bins)
+
+
+def _counted(log_probs, labels, mask):
+    """Log(1 - p) and log p, some number where the weight is 0, the label as 0.0 or 1.0, and the weight."""
+    rows, labels, weight = _checked(log_probs, labels, mask)
+    return jnp.where(weight[None] > 0, rows.T, -1), labels.astype(rows.dtype), weight
+
+
+@weighted
+def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Mean of (P(1) - y)^2, 0 to 1: half of `brier`.
+
+    Source: Brier, Monthly Weather Review 78 (1950); halved, as scikit-learn's brier_score_loss.
+    """
+    p, outcome, weight = class_one(log_probs, labels, mask)
+    return weighted_mean((p - outcome.astype(p.dtype)) ** 2, weight)
+
+
+@weighted
+def rms_calibration_error(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """Root of sum_i (n_i / N) (share of label 1 - mean P(1))^2 over the bins of `binary_ece`, as a fraction.
+
+    Source: Nguyen & O'Connor, EMNLP 2015, with bins of equal width.
+    """
+    bins = equal_width(*class_one(log_probs, labels, mask, num_bins), num_bins)
+    return jnp.sqrt(bin_mean(bins, gap(bins) ** 2))
+
+
+@weighted
+def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Sum of (y - p)(1 - 2p) over the root of the sum of (1 - 2p)^2 p (1 - p), with p = P(1).
+
+    Where labels are drawn from p it is standard normal for many examples: beyond 1.96 on either side p is not
+    calibrated at the 5% level. It is the Brier score less what it would be on average, so above 0 where p is too sure.
+    NaN where no p says anything.
+
+    Source: Spiegelhalter, Statistics in Medicine 5 (1986).
+    """
+    (log_q, log_p), labels, weight = _counted(log_probs, labels, mask)
+    q, p = jnp.exp(log_q), jnp.exp(log_p)
+    score = jnp.sum(weight * (labels - p) * (q - p))
+    return score / jnp.sqrt(jnp.sum(weight * (q - p) ** 2 * p * q))
+
+
+@weighted
+def calibration_slope(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """The a of the logistic regression of the label on the log-odds of P(1), sigmoid(a s + b); 1 where calibrated.
+
+    Below 1 predictions are too extreme. NaN where there is no least NLL, as where a threshold parts the labels, and
+    where some P(1) is 0 or 1. Absolute error 1e-4, tested in tests/calibration/test_binary.py.
+
+    Source: Cox, Biometrika 45 (1958).
+    """
+    return _recalibrated(log_probs, labels, mask, slope=True)
+
+
+@weighted
+def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Calibration in the large: the b of sigmoid(s + b) by least NLL; 0 where calibrated, above it where P(1) is low.
+
+    NaN where all labels are equal, and where some P(1) is 0 or 1. Absolute error 1e-4, tested in
+    tests/calibration/test_binary.py.
+
+    Source: Cox, Biometrika 45 (1958), with the slope at 1.
+    """
+    return _recalibrated(log_probs, labels, mask, slope=False)
+
+
+def _recalibrated(log_probs, labels, mask, *, slope):
+    """The coefficient of the log-odds, or of the constant with the log-odds as they are."""
+    (log_q, log_p), labels, weight = _counted(log_probs, labels, mask)
+    log_odds, share = log_p - log_q, weight / jnp.sum(weight)
+    one, offset = jnp.ones_like(log_odds), jnp.where(slope, 0, log_odds)
+    columns = jnp.stack([log_odds, one] if slope else [one])
+
+    def objective(point):
+        scores = matmul(point, columns) + offset
+        return jnp.sum(share * (jax.nn.softplus(scores) - labels * scores))
+
+    def newton_step(point):
+        p = jax.nn.sigmoid(matmul(point, columns) + offset)
+        slopes, curvature = (
+            matmul(columns, share * (labels - p)),
+            matmul(columns * (share * p * (1 - p))[None], columns.T),
+        )
+        step = cg(partial(matmul, curvature), slopes, tol=1e-6)[0]
+        return step, jnp.sum(slopes * step) / 2
+
+    start = 0 * columns[:, 0]
+    found = newton.descend(objective, start, objective(start), newton_step, tolerance=1e-8)
+    step, _ = newton_step(found.point)
+    settled = jnp.all(jnp.abs(step) <= _SETTLED * jnp.abs(found.point) + _STILL) & jnp.isfinite(found.value)
+    return jnp.where(settled, found.point + step, jnp.nan)[0]
+
+
+@weighted
+def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Integrated calibration index: mean of |P(1) - f(P(1))|, as a fraction, f the share of label 1 by loess.
+
+    f is fitted as R's loess by default: by weighted least squares of degree 2 with tricube weights over the nearest 75%
+    of the examples, at 101 points between the smallest and the largest P(1), linear between them. Within 1e-3 of loess,
+    tested in tests/calibration/test_binary.py.
+
+    Source: Austin & Steyerberg, Statistics in Medicine 38 (2019); Cleveland & Devlin, JASA 83 (1988).
+    """
+    (_, log_p), labels, weight = _counted(log_probs, labels, mask)
+    p, counted = jnp.exp(log_p), weight > 0
+    low, high = jnp.min(p, initial=1, where=counted), jnp.max(p, initial=0, where=counted)
+    points = jnp.linspace(low, high, 101, dtype=p.dtype)
+
+    def smoothed(point):
+        far = jnp.abs(p - point)
+        too_small = lambda width: jnp.sum(jnp.where(far <= width, weight, 0)) < _SPAN * jnp.sum(weight)  # noqa: E731
+        width = newton.bisection(too_small, 0 * point, 0 * point + 1, num_halvings=_HALVINGS)
+        kernel = weight * jnp.maximum(1 - (far / width) ** 3, 0) ** 3
+        line = (p - point) / width
+        powers = jnp.stack([jnp.ones_like(p), line, line**2])
+        gram = matmul(powers * kernel[None], powers.T) + _RIDGE * jnp.sum(kernel) * np.eye(3, dtype=p.dtype)
+        return cg(partial(matmul, gram), matmul(powers, kernel * labels), tol=1e-6)[0][0]
+
+    share = jnp.interp(p, points, jax.lax.map(smoothed, points))
+    return weighted_mean(jnp.abs(p - share), weight)
