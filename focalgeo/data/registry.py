@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from focalgeo.data import builtin, images, texts, treebank
+from focalgeo.data import arrays, builtin, images, texts, treebank
 from focalgeo.data.splits import Options, RawDataset, Sizes, check_labels, divide
 from focalgeo.types import Dataset, InputError
 
@@ -24,6 +24,7 @@ READERS = {
     "tiny_imagenet": Reader(images.read_tiny_imagenet, ":PATH", ("image_size",)),
     "newsgroups": Reader(texts.read_newsgroups, "[:PATH]", ("max_words", "max_length")),
     "sst": Reader(treebank.read_treebank, ":PATH", ("max_words",)),
+    "arrays": Reader(arrays.read_arrays, ":FILE.npz", ()),
     "clusters": Reader(builtin.make_clusters, ":DEVIATION", ()),
 }
 
@@ -50,6 +51,7 @@ def load_dataset(
             "newsgroups:<path>", 20 Newsgroups as group folders, divided by date or not; "newsgroups" alone has
             scikit-learn download them;
             "sst:<path>", the Stanford Sentiment Treebank's trees, the binary task;
+            "arrays:<path>", arrays of one's own in an .npz file, see focalgeo.data.arrays;
             "clusters:<deviation>", points about (+-1, +-1) in two classes, a tenth of the labels flipped.
             A path is a directory or a tar or zip archive; archives are unpacked and images decoded once, then kept in
             the cache, see focalgeo.data.sources.
@@ -67,10 +69,10 @@ def load_dataset(
 
     Returns:
         Images uint8 [examples, height, width, channels], posts int32 [examples, length] of token ids (0 is padding, 1
-        an unknown word), trees int32 [examples, slots, 3] (see focalgeo.data.treebank), points float32 [examples, 2];
-        labels int32 [examples], or [examples, slots] of trees, -1 where a node must not count; the class names in
-        label order, a hex checksum of the published content, which no argument but the name changes, and the vocabulary
-        by token id.
+        an unknown word), trees int32 [examples, slots, 3] (see focalgeo.data.treebank), points float32 [examples, 2],
+        features float32 [examples, ...], standardised by train; labels int32 [examples], or [examples, slots] of
+        trees, -1 where a node must not count; the class names in label order, a hex checksum of the published content,
+        which no argument but the name changes, the vocabulary by token id, and mean and deviation of the features.
 
     Raises:
         InputError: one line for an unknown name, an option that does not apply, missing, empty, corrupt or one-class
@@ -90,4 +92,6 @@ def load_dataset(
     raw = reader.read(argument, options)
     check_labels(raw, name=name)
     data = divide(raw, sizes, name=name, seed=split_seed)
+    if raw.features:
+        return arrays.standardised(data, raw.features)
     return texts.encode_dataset(data, max_words=max_words or raw.max_words) if data.vocabulary else data

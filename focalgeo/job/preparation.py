@@ -225,6 +225,14 @@ def _load(config) -> Dataset:
         raise InputError(
             f"config.data.augment is {config.data.augment}, {config.data.name} holds no images: set it to none"
         )
+    x = dataset.train.x
+    if x.dtype == np.uint8 and x.max() > config.data.scale:
+        unit = x[:200] / 255  # train is shuffled
+        mean, std = (tuple(np.round(of(unit, (0, 1, 2)), 3).tolist()) for of in (np.mean, np.std))
+        raise InputError(
+            f"config.data.scale is {config.data.scale:g}, {config.data.name} has pixels up to {x.max()}: set "
+            f'--config.data.scale=255 --config.data.mean="{mean}" --config.data.std="{std}"'
+        )
     return dataset
 
 
