@@ -1,15 +1,17 @@
 """Arrays and tables of one's own as data sets; features are standardised by train's mean and standard deviation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from focalgeo.data import sources
+from focalgeo.data import sources, tables
 from focalgeo.data.splits import Options, RawDataset
-from focalgeo.types import Dataset, InputError, Split
+from focalgeo.types import Dataset, InputError, Split, shown
 
-LARGEST = 1e30  # of a feature: squares of more leave float64 before long, and float32 at once
-GIVE = "give x and y, and perhaps x_val, y_val, x_test, y_test, as numpy.savez(path, x=x, y=y) writes them"
+LARGEST = 1e30  # of a feature: squares of more leave what float32 holds
+MOST_WORDS = 50  # of a column, each of which becomes a feature
+ALIKE = "give numbers [examples, ...], alike in all splits, and a class for each example, as a whole number or name"
+GIVE = "give x and y, and perhaps x_val, y_val, x_test, y_test, by numpy.savez(path, x=x, y=y)"
 
 
 def read_arrays(location: str, options: Options) -> RawDataset:
@@ -17,69 +19,66 @@ def read_arrays(location: str, options: Options) -> RawDataset:
 
     x_train and y_train, as Keras names them, serve as well. uint8 [examples, height, width, channels] are images;
     without channels they have one. All other numbers are features, or images whose channels are the features, to be
-    `standardised`. Classes are the sorted numbers or names in train's y.
+    `standardised`. Classes are the sorted numbers or names in y.
 
     Raises:
-        InputError: nothing there, no x or y, lengths or shapes that differ, numbers that are not finite, labels that
-            are no classes of train.
+        InputError: nothing there, no x or y, lengths or shapes that differ, numbers that are not finite.
     """
-    source = sources.find("arrays", location)
+    source, splits = sources.find("arrays", location), {}
     with sources.reading(source.where, GIVE), np.load(source.path, allow_pickle=False) as file:
-        arrays = dict(file)
-    splits = {}
-    for part in ("train", "val", "test"):
-        names = [f"{axis}_{part}" for axis in Split._fields]
-        if part == "train":
-            names = [name if name in arrays else name[0] for name in names]
-        absent = [name for name in names if name not in arrays]
-        if len(absent) == 1 or (absent and part == "train"):
-            raise InputError(f"{source.where} has no array {absent[0]}, only {', '.join(arrays) or 'none'}: {GIVE}")
-        if not absent:
-            splits[part] = Split(*(arrays[name] for name in names))
+        ends = {"train": "_train" if "x_train" in file else "", "val": "_val", "test": "_test"}
+        for part, end in ends.items():
+            x, y = f"x{end}", f"y{end}"
+            if part == "train" or {x, y} & {*file}:
+                splits[part] = Split(file[x], file[y])
     return _dataset(source, splits)
 
 
+def read_columns(location: str, options: Options) -> RawDataset:
+    """A table's columns as features, but options.label's, which holds the classes, as one split.
+
+    A column of words becomes one of 0 and 1 for each of them, at most `MOST_WORDS`.
+
+    Raises:
+        InputError: as `read_arrays`; no such column, an empty cell, or a column of more words.
+    """
+    import pandas  # slow to import
+
+    source = sources.find("table", location)
+    table = tables.read_table(source.path)
+    if options.label not in table:
+        raise InputError.of_choice("config.data.label", str(options.label), table.columns)
+    for name, column in table.items():
+        if column.hasnans:
+            where = f"{source.where}, {table.index.name} {column.isna().idxmax()}"
+            raise InputError(f"{where}: {name} is empty: fill it in, or leave out the row or the column")
+        if column.dtype.kind == "O" and name != options.label and column.nunique() > MOST_WORDS:
+            what = f"column {name} holds more than {MOST_WORDS} words, such as {shown(column.iloc[-1])}"
+            raise InputError(f"{source.where}: {what}: make them numbers, or leave the column out")
+    x = pandas.get_dummies(table.drop(columns=options.label), dtype=float)
+    y = table[options.label].to_numpy()
+    train = Split(x.to_numpy(float), y.astype(str) if y.dtype.kind == "O" else y)
+    return _dataset(source, {"train": train})._replace(features=tuple(x.columns))
+
+
 def _dataset(source: sources.Source, splits: dict[str, Split]) -> RawDataset:
-    """The data set of these splits; its features are named by their places along x's last axis."""
-    splits = {part: split._replace(y=_labels(split.y)) for part, split in splits.items()}
-    train = splits["train"]
-    for part, split in splits.items():
-        for fault in _faults(split, train):
-            raise InputError(f"{source.where}: {part}: {fault}")
-    classes, unnamed = np.unique(train.y), train.x.ndim == 3
+    """The data set of these splits; features are named by their places along x's last axis."""
+    like = splits["train"].x
     for part, (x, y) in splits.items():
-        splits[part] = Split(x[..., None] if unnamed else x, np.searchsorted(classes, y).astype(np.int32))
-    x = splits["train"].x
+        alike = x.dtype.kind in "fiub" and x.ndim > 1 and (x.dtype, x.shape[1:]) == (like.dtype, like.shape[1:])
+        if not alike or y.dtype.kind not in "biuU" or y.shape != x.shape[:1]:
+            what = f"{part} has x {x.dtype}{list(x.shape)} and y {y.dtype}{list(y.shape)}"
+            raise InputError(f"{source.where}: {what}: {ALIKE}")
+        wrong = ~(np.abs(x) <= LARGEST).all(axis=tuple(range(1, x.ndim)))
+        if wrong.any():
+            what = f"row {np.argmax(wrong)} of {part} holds NaN, infinity or more than {LARGEST:g}"
+            raise InputError(f"{source.where}: {what}: mend it or leave it out")
+    classes = np.unique(np.concatenate([y for _, y in splits.values()]))
+    for part, (x, y) in splits.items():
+        x = x[..., None] if x.ndim == 3 else x
+        splits[part] = Split(x, np.searchsorted(classes, y).astype(np.int32))
     features = () if x.dtype == np.uint8 and x.ndim == 4 else tuple(map(str, range(x.shape[-1])))
     return RawDataset(splits, tuple(map(str, classes.tolist())), source.checksum, features=features)
-
-
-def _labels(y: np.ndarray) -> np.ndarray:
-    """Labels that are whole numbers as int64, also where they are floats; truth values and bytes as text."""
-    if y.dtype.kind in "iu" or (y.dtype.kind == "f" and (np.abs(y) < 2**53).all() and (y == np.round(y)).all()):
-        return y.astype(np.int64)
-    return y.astype(str) if y.dtype.kind in "Sb" else y
-
-
-def _faults(split: Split, train: Split) -> Iterator[str]:
-    """What is wrong with a split, one line each; a line may be asked for only where those above it do not hold."""
-    x, y = split
-    if x.dtype.kind not in "fiub" or x.ndim < 2 or not x.size:
-        yield f"x is {x.dtype} of shape {x.shape}: give numbers [examples, features], or images"
-    if (x.dtype, x.shape[1:]) != (train.x.dtype, train.x.shape[1:]):
-        yield f"x is {x.dtype} of shape {x.shape}, of train {train.x.dtype} of {train.x.shape}: give both alike"
-    if y.shape != x.shape[:1] or y.dtype.kind not in "iU" or y.dtype.kind != train.y.dtype.kind:
-        yield f"y is {y.dtype} of shape {y.shape}, x has shape {x.shape}: give each example a class, by number or name"
-    wrong = ~(np.abs(x) <= LARGEST).reshape(len(x), -1).all(axis=1)
-    if wrong.any():
-        what = f"x of {wrong.sum()} examples is NaN, infinite or beyond {LARGEST:g}"
-        yield f"{what}, the first in row {np.argmax(wrong)}: remove or mend them"
-    classes = np.unique(train.y)
-    if 2 * len(classes) > len(train.y):
-        yield f"y has {len(classes)} different values in {len(train.y)} examples: give classes"
-    strange = np.setdiff1d(y, classes)
-    if strange.size:
-        yield f"y has {strange[0]}, a class that train has not: give train examples of it"
 
 
 def standardised(data: Dataset, features: Sequence[str]) -> Dataset:
@@ -87,12 +86,9 @@ def standardised(data: Dataset, features: Sequence[str]) -> Dataset:
 
     features: their names; the result holds mean and std by these, std 0 for a constant.
     """
-    x = data.train.x
-    axes = tuple(range(x.ndim - 1))
-    mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
-    std[x.max(axes) == x.min(axes)] = 0
-    factor = np.divide(1, std, out=np.zeros_like(std), where=std > 0)
-    splits = {part: getattr(data, part) for part in ("train", "val", "test")}
-    splits = {part: Split(((x - mean) * factor).astype(np.float32), y) for part, (x, y) in splits.items()}
-    moments = zip(mean.tolist(), std.tolist(), strict=True)
-    return data._replace(features=dict(zip(features, moments, strict=True)), **splits)
+    rows = data.train.x.reshape(-1, len(features)).astype(float)
+    mean, std = rows.mean(0), rows.std(0) * (np.ptp(rows, 0) > 0)  # of a constant it may round to more than 0
+    divisor = np.where(std, std, np.inf)
+    train, val, test = (Split(((x - mean) / divisor).astype(np.float32), y) for x, y in data[1:4])
+    moments = dict(zip(features, np.stack([mean, std], 1).tolist(), strict=True))
+    return data._replace(train=train, val=val, test=test, features=moments)

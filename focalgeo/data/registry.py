@@ -25,6 +25,7 @@ READERS = {
     "newsgroups": Reader(texts.read_newsgroups, "[:PATH]", ("max_words", "max_length")),
     "sst": Reader(treebank.read_treebank, ":PATH", ("max_words",)),
     "arrays": Reader(arrays.read_arrays, ":FILE.npz", ()),
+    "table": Reader(arrays.read_columns, ":FILE", ("label",)),
     "clusters": Reader(builtin.make_clusters, ":DEVIATION", ()),
 }
 
@@ -39,6 +40,7 @@ def load_dataset(
     image_size: int | None = None,
     max_words: int | None = None,
     max_length: int | None = None,
+    label: str | None = None,
 ) -> Dataset:
     """Train, val and test of a data set by name, the same bits for the same arguments on every machine.
 
@@ -52,6 +54,7 @@ def load_dataset(
             scikit-learn download them;
             "sst:<path>", the Stanford Sentiment Treebank's trees, the binary task;
             "arrays:<path>", arrays of one's own in an .npz file, see focalgeo.data.arrays;
+            "table:<path>", a table with a column of classes, as .csv, .tsv, .parquet, .feather or .jsonl, .gz or not;
             "clusters:<deviation>", points about (+-1, +-1) in two classes, a tenth of the labels flipped.
             A path is a directory or a tar or zip archive; archives are unpacked and images decoded once, then kept in
             the cache, see focalgeo.data.sources.
@@ -66,6 +69,7 @@ def load_dataset(
         max_words: size of the vocabulary of newsgroups and sst, which is the most frequent words of the train split
             that is returned; by default 20,000, and all for sst.
         max_length: words kept from the start of each post of newsgroups, by default 1000.
+        label: the column of a table that holds the classes.
 
     Returns:
         Images uint8 [examples, height, width, channels], posts int32 [examples, length] of token ids (0 is padding, 1
@@ -84,10 +88,10 @@ def load_dataset(
         forms = (f"{kind}{reader.argument}" for kind, reader in READERS.items())
         raise InputError.of_choice("config.data.name", name, forms)
     sizes = Sizes(train_size, val_size, test_size)
-    options = Options(sizes, split_seed, image_size, max_words, max_length)
-    for option in ("image_size", "max_words", "max_length"):
+    options = Options(sizes, split_seed, image_size, max_words, max_length, label)
+    for option in ("image_size", "max_words", "max_length", "label"):
         value = getattr(options, option)
-        if value is not None and (option not in reader.options or value < 1):
+        if value is not None and (option not in reader.options or (option != "label" and value < 1)):
             raise InputError(f"{option} is {value} for {name}: give at least 1 where it applies, or leave it out")
     raw = reader.read(argument, options)
     check_labels(raw, name=name)

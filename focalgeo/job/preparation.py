@@ -217,7 +217,7 @@ def trained_gamma(config) -> float | None:
 
 
 def _load(config) -> Dataset:
-    names = ("split_seed", "train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
+    names = ("split_seed", "train_size", "val_size", "test_size", "image_size", "max_words", "max_length", "label")
     dataset = data.load_dataset(config.data.name, **{name: config.data[name] for name in names})
     for gap in data.gaps(dataset):
         say(f"{config.data.name}: {gap}")
@@ -227,11 +227,9 @@ def _load(config) -> Dataset:
         )
     x = dataset.train.x
     if x.dtype == np.uint8 and x.max() > config.data.scale:
-        unit = x[:200] / 255  # train is shuffled
-        mean, std = (tuple(np.round(of(unit, (0, 1, 2)), 3).tolist()) for of in (np.mean, np.std))
         raise InputError(
             f"config.data.scale is {config.data.scale:g}, {config.data.name} has pixels up to {x.max()}: set "
-            f'--config.data.scale=255 --config.data.mean="{mean}" --config.data.std="{std}"'
+            "--config.data.scale=255, and mean and std after it, as --config.data.mean=0.5 --config.data.std=0.25"
         )
     return dataset
 
