@@ -41,9 +41,14 @@ class Clusters(NamedTuple):
         names, index, sizes = np.unique(array, return_inverse=True, return_counts=True)
         if len(names) < 2:
             raise InputError("clusters are all one: resampling draws whole clusters, so give two at least")
-        worth = max(float(index.size) ** 2 / float(sizes @ sizes), _LEAST_WORTH)
+        return cls.of_sizes(sizes, index.astype(np.int32))
+
+    @classmethod
+    def of_sizes(cls, sizes: np.ndarray, index: np.ndarray | None = None) -> "Clusters":
+        """Those of so many examples each, whose index is None where it is not needed."""
+        worth = max(float(sizes.sum()) ** 2 / float(sizes @ sizes), _LEAST_WORTH)
         quantile = stdtrit(worth - 1, 0.975)
-        return cls(index.astype(np.int32), np.zeros(len(sizes), np.float32), *np.float32([worth, quantile]))
+        return cls(index, np.zeros(len(sizes), np.float32), *np.float32([worth, quantile]))
 
     @property
     def spread(self) -> Array:
