@@ -28,9 +28,11 @@ DESCRIPTION = """\
 Fit calibration methods to a classifier's outputs and say, on other examples, which to use: calibrated probabilities,
 calibrator.json and report.html.
 
-Each split is one file with logits or probs [examples, classes], labels [examples] and perhaps group and cluster:
+Each split is one file with logits or probs [examples, classes], labels [examples] and perhaps group, cluster, weight:
   .npz, .safetensors, .pt   named arrays (.pt is read with weights_only, and needs torch)
-  .csv                      a header: labels,logits_0,logits_1,... (or probs_0,...), perhaps group
+  .csv, .tsv, .parquet,     a header: labels,logits_0,logits_1,... (or probs_0,...), or probs_cat,probs_dog with names
+  .feather, .jsonl          as labels; of two classes also one column: y_true,y_prob
+  samples_*.jsonl           of lm-evaluation-harness with --log_samples, multiple choice
   two .npy files            --val=logits=z.npy,labels=y.npy (or probs=p.npy,labels=y.npy)
 
 Compiled programs are kept in ~/.cache/focalgeo/xla; JAX_COMPILATION_CACHE_DIR names another folder, or empty none.
@@ -63,7 +65,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser("python -m focalgeo.calibrate", usage, DESCRIPTION, **parser_of)
     add = parser.add_argument
     add("--val", metavar="PATH", required=True, help="file of the outputs on which the methods are fitted")
-    add("--test", metavar="PATH", help="file of the outputs on which they are measured; without it val is cross-fitted")
+    add(
+        "--test",
+        metavar="PATH",
+        help="file of those on which they are measured, if it has labels; else val is cross-fitted",
+    )
     add(
         "--out",
         metavar="FOLDER",
@@ -73,6 +79,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for key, what in (("logits", "holds logits"), ("probs", "holds probabilities"), ("labels", "holds labels")):
         add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
+    add("--prefix", metavar="NAME_", help="what columns of scores begin with; they are probs if all rows sum to 1")
+    add("--positive", metavar="NAME", help="the label of class 1 of two, if labels are names")
+    ignored = "labels whose rows are left out, such as -100"
+    add("--ignore-label", type=_names, action="extend", default=[], metavar="LABEL", help=ignored)
+    add("--weight-key", metavar="NAME", help="the array of each example's weight, if its name is not weight")
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
     add("--cluster-key", metavar="NAME", help="the array that names the examples that belong together (cluster)")
     add(

@@ -1,6 +1,7 @@
 """The calibrate command: files of outputs in, probabilities, calibrator.json and a page out; bad input in one line."""
 
 import html
+import json
 import re
 import shlex
 import subprocess
@@ -466,3 +467,74 @@ def test_the_page_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
     assert main(shlex.split(command)) == 0
     assert "report: runs/mine/report.html" in capsys.readouterr().out
     assert read_calibrator("runs/mine/calibrator.json").num_classes == 3
+
+
+def recipes():
+    """The head and the shown lines of each recipe of the page, whose last is the command."""
+    text = (ROOT / "docs" / "calibration.md").read_text()
+    section = text.partition("## What a file may look like\n")[2].partition("\n## ")[0]
+    found = re.findall(r"\*\*(.+?)\*\*.*?```\n(.*?)```", section, re.DOTALL)
+    return {head: shown.splitlines() for head, shown in found}
+
+
+def write_recipe(folder, shown):
+    """Files of 300 examples, after those that a recipe shows, for what its command names."""
+    logits, labels = draw(300, 3)
+    columns = {"labels": labels, "patient": np.arange(300) // 2, "survey_weight": 1 + labels}
+    columns |= dict(zip(("p_cat", "p_dog", "p_owl", "y_prob"), np.asarray(jax.nn.softmax(logits)).T, strict=False))
+    columns |= {f"logits_{k}": logits[:, k] for k in range(3)} | {"y_prob": columns["p_dog"]}
+    of_labels = {"y_true": ["ham", "spam", "ham"], "site": ["n", "s", "n"], "label": ["cat", "dog", "owl"]}
+    columns |= {name: np.array(names)[labels] for name, names in of_labels.items()}
+    arrays = {"logits": logits, "labels": np.where(np.arange(300) % 3 == 1, -100, labels)}
+    if "-100" not in shown[-1]:
+        arrays["labels"] = labels
+    for name in set(re.findall(r"--(?:val|test)=(\S+)", shown[-1])):
+        path = folder / name
+        if name.endswith(".npz"):
+            unlabelled = name == "test.npz" and shown[1] == "['logits']"
+            np.savez(path, **({"logits": logits} if unlabelled else arrays))
+            continue
+        if name.endswith(".csv"):
+            rows = zip(*(columns[column] for column in shown[1].split(",")), strict=True)
+            lines = [*shown[1:-1], *(",".join(map(str, row)) for row in rows)]
+        elif name.startswith("samples"):
+            pairs = [[[str(value), "False"] for value in row] for row in logits.tolist()]
+            keys = ("doc_id", "target", "filtered_resps")
+            lines = [json.dumps(dict(zip(keys, (k, str(labels[k]), pairs[k]), strict=True))) for k in range(300)]
+        else:
+            pairs = zip(labels.tolist(), logits.tolist(), strict=True)
+            lines = [json.dumps({"labels": y, "logits": z[: max(y, k % 3, 1) + 1]}) for k, (y, z) in enumerate(pairs)]
+            lines = [*shown[1:-1], *lines]
+        path.write_text("\n".join([*lines, ""]))
+
+
+SHOWN = {"Two classes in one column": 1, "Columns named for classes": 1, "Weights": 1, "Choices that cannot be": 2}
+SAID = {
+    "Test without labels": ["No labels are in test: its calibrated probabilities are written, and nothing is measured"],
+    "Labels to be ignored": [f"100 rows of {name} have a label of --ignore-label" for name in ("val", "test")],
+}
+
+
+@pytest.mark.parametrize("head", recipes())
+def test_every_recipe_of_the_page_is_read_and_runs(head, tmp_path, monkeypatch, capsys):
+    shown, is_ignored = recipes()[head], head == "Labels to be ignored"
+    assert len(shown) <= 5
+    monkeypatch.chdir(tmp_path)
+    write_recipe(tmp_path, shown)
+    command = shlex.split(shown[-1].removeprefix("$ python -m focalgeo.calibrate "))
+    splits, _ = calibrate.read_inputs(parse(command))
+    assert len(splits["val"].logits) == 300 - 100 * is_ignored + SHOWN.get(head, 0)
+    if np.isneginf(splits["val"].logits).any():
+        return
+    assert main([*command, FEW, "--folds=2", "--methods=temperature_scaling", "--metrics=nll"]) == 0
+    said, out = capsys.readouterr(), Path(parse(command).out)
+    assert "to use: " in said.out
+    for sentence in SAID.get(head, []):
+        assert sentence in said.err
+        assert sentence in (out / "report.html").read_text()
+    for name, outputs in splits.items():
+        held = records.read_arrays(out / "probabilities", name)
+        assert held["probs"].shape == outputs.logits.shape
+        assert ("labels" in held) == (outputs.labels is not None)
+    measured = {row.split for row in select(records.read_rows(out), Metric, name="nll")}
+    assert ("test" in measured) == ("test" in splits and head != "Test without labels")

@@ -13,14 +13,11 @@ from focalgeo.data import sources
 from focalgeo.types import InputError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".feather")  # the first three also as .gz
-_EXCEL, _HDF = "pandas.read_excel({!r}).to_csv({!r})", "pandas.read_hdf({!r}).to_csv({!r})"
-_CONVERSIONS = {  # of what could run code, or has no one table
-    ".xlsx": _EXCEL,
-    ".xls": _EXCEL,
-    ".pkl": "pandas.read_pickle({!r}).to_csv({!r})",
-    ".h5": _HDF,
-    ".hdf5": _HDF,
-    ".mat": "pandas.DataFrame(scipy.io.loadmat({!r})[NAME]).to_csv({!r})",
+_CONVERSIONS = {  # of what could run code, or holds more than a table
+    **dict.fromkeys((".xlsx", ".xls"), "pandas.read_excel({!r})"),
+    **dict.fromkeys((".h5", ".hdf5"), "pandas.read_hdf({!r})"),
+    **dict.fromkeys((".pkl", ".pickle"), "pandas.read_pickle({!r})"),
+    ".mat": "pandas.DataFrame(scipy.io.loadmat({!r})[NAME])",
 }
 
 
@@ -60,7 +57,7 @@ def suffix_of(path: Path) -> str:
 def mend_of(path: Path) -> str:
     """How to convert a format that is not read; "" where none is known."""
     known = _CONVERSIONS.get(suffix_of(path), "")
-    return known and f"convert it by {known.format(path.name, path.stem + '.csv')}"
+    return known and f"convert it by {known.format(path.name)}.to_csv({path.stem + '.csv'!r}, index=False)"
 
 
 def _open(path: Path) -> TextIO:

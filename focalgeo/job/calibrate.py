@@ -51,7 +51,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     for category in (ProbabilityWarning, DataWarning):  # the command has its own lines
         filterwarnings("ignore", category=category)
     (splits, also), out, flags = read_inputs(options), Path(options.out), vars(options)
-    config, methods = make_config(options, splits, also), options.methods or None
+    config, methods, measured = make_config(options, splits, also), options.methods or None, _labelled(splits)
+    measured_on = "test" if "test" in measured else "cross_fit"
     records.check_workdir(out, config)
     settings = {name: flags[name] for name in ASKED}
     classes = splits["val"].logits.shape[1]
@@ -62,7 +63,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         say("fitting, cross-fitting and measuring")
         pairs = {
             name: calibration.Outputs(split.logits, split.labels, split.group, split.cluster)
-            for name, split in splits.items()
+            for name, split in measured.items()
         }
         compared = calibration.compare(pairs["val"], pairs.get("test"), methods, also=also, **settings)
         rows = [*compared.rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
@@ -72,7 +73,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         manifest = {
             "config": config,
             "data": {"name": splits["val"].source.rpartition("/")[2]},
-            "calibration": _summary(options, compared, saved) | {"warnings": warnings},
+            "calibration": _summary(options, compared, saved, measured_on) | {"warnings": warnings},
             **provenance.of_program(command),
         }
         for warning in warnings:
@@ -87,7 +88,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         records.write_json(out / "calibrator.json", saved)
         say("drawing the report")
         report.write_report(out)
-    print(report.results_text(rows, records.read_manifest(out), "test" if options.test else "cross_fit"))
+    print(report.results_text(rows, records.read_manifest(out), measured_on))
     numbers = compared.choice.fitted.parameters.items()
     fitted = ", ".join(f"{name} {value:.4g}" for name, value in numbers if isinstance(value, float))
     title = compared.choice.fitted.method.title.lower()
@@ -100,7 +101,10 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     Raises:
         InputError: whatever is wrong with the files, or with the two together.
     """
-    keys = Keys(options.logits_key, options.probs_key, options.labels_key, options.group_key, options.cluster_key)
+    names = {
+        role: getattr(options, f"{role}_key") for role in ("logits", "probs", "labels", "group", "cluster", "weight")
+    }
+    keys = Keys(**names, scores=options.prefix, positive=options.positive, ignored=tuple(options.ignore_label))
     files = {"val": options.val} | ({"test": options.test} if options.test else {})
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in files.items()}
     also: dict[str, tuple] = {}
@@ -108,6 +112,12 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     if len({classes for _, classes in shapes.values()}) > 1:
         counts = f"val has {shapes['val'][1]} classes and test {shapes['test'][1]}"
         raise InputError(f"{counts}: give two files of one classifier")
+    names = {outputs.classes for outputs in splits.values()} - {None}
+    if len(names) > 1:
+        raise InputError(
+            f"the columns of val and test are {' and '.join(map(_listed, names))}: give both the same ones"
+        )
+    shapes = {name: shapes[name] for name in _labelled(splits)}
     for text in options.also:
         name, _, path = text.partition("=")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) or not path or name in (*also, "val", "test"):
@@ -117,7 +127,7 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
         also[name] = (arrays["val"], arrays.get("test"))
     for flag, number, name in (
         ("--folds", options.num_folds, "val"),
-        *(("--num-bins", options.num_bins, name) for name in splits),
+        *(("--num-bins", options.num_bins, name) for name in shapes),
     ):
         by_cluster = flag == "--folds" and splits[name].cluster is not None
         n, what = (len(set(splits[name].cluster)), "clusters") if by_cluster else (len(splits[name].labels), "examples")
@@ -127,6 +137,10 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     if groups > MOST_GROUPS:
         raise InputError(f"group of {name} has {groups} different values: give at most {MOST_GROUPS}")
     return splits, also
+
+
+def _labelled(splits):
+    return {name: outputs for name, outputs in splits.items() if outputs.labels is not None}
 
 
 def _group_sizes(outputs):
@@ -139,7 +153,7 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
         name: {
             "checksum": outputs.checksum,  # not its path, so that a file that has moved is still the same
             "given": outputs.kind,
-            "examples": len(outputs.labels),
+            "examples": len(outputs.logits),
             "classes": outputs.logits.shape[1],
         }
         | ({} if outputs.cluster is None else {"clusters": len(set(outputs.cluster))})
@@ -154,14 +168,14 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
     return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **trained}
 
 
-def _summary(options, compared, saved):
+def _summary(options, compared, saved, measured_on):
     """The manifest's entry on what was chosen, and how."""
     choice, summary = compared.choice, {"trained_gamma": options.trained_gamma}
     if choice.test is not None:
         statistic = float(np.clip(choice.test.statistic, -_LARGEST, _LARGEST))
         summary["score_test"] = {"statistic": statistic, "p_value": choice.test.p_value}
     return summary | {
-        "split": "test" if options.test else "cross_fit",
+        "split": measured_on,
         "criterion": options.criterion,
         "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
         "level": choice.level,
@@ -171,13 +185,14 @@ def _summary(options, compared, saved):
 
 
 def _write_probabilities(out: Path, splits: Splits, compared: Comparison) -> None:
-    """Write probabilities/{val,test}.npz by the chosen method; without test cross_fit.npz, each fold by its own fit.
+    """Write probabilities/{val,test}.npz by the chosen method, and what is measured on val, each fold by its own fit.
 
-    Each holds probs and log_probs, float32 [examples, classes], and labels; log_probs keep what probs round to 0 or 1.
+    That is cross_fit.npz, where test is not measured. Each holds probs and log_probs, float32 [examples, classes], and
+    labels if there are any; log_probs keep what probs round to 0 or 1.
     """
     fitted = compared.choice.fitted
     written = {name: fitted.predict_log_proba(outputs.logits) for name, outputs in splits.items()}
-    if "test" not in splits:
+    if "test" not in _labelled(splits):
         (written["cross_fit"],) = (
             held_out.log_probs
             for held_out in compared.held_out
@@ -185,7 +200,7 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison) -> Non
         )
     for name, log_probs in written.items():
         log_probs, labels = np.asarray(log_probs), splits.get(name, splits["val"]).labels
-        arrays = {"probs": np.exp(log_probs), "log_probs": log_probs, "labels": labels}
+        arrays = {"probs": np.exp(log_probs), "log_probs": log_probs} | ({} if labels is None else {"labels": labels})
         records.write_arrays(out, f"probabilities/{name}", arrays)
 
 
@@ -194,7 +209,11 @@ def input_warnings(
 ) -> Iterator[str]:
     """All warnings about the files and the fits."""
     for name, outputs in splits.items():
+        if options.ignore_label:
+            yield f"{outputs.left_out:,} rows of {name} have a label of --ignore-label and are left out."
         yield from _of_file(name, outputs)
+    splits = _labelled(splits)
+    name, outputs = [*splits.items()][-1]
     yield from _of_bins(options.num_bins, name, outputs, fits)
     yield from _of_labels(options.num_folds, splits["val"], fits)
     if "test" in splits:
@@ -211,7 +230,9 @@ def input_warnings(
 
 
 def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
-    n = len(outputs.labels)
+    n, masked = len(outputs.logits), int(np.isneginf(outputs.logits).sum())
+    if masked:
+        yield f"{masked:,} scores of {name} are empty or -inf, of classes that cannot be in their rows."
     if outputs.looks_like_probs:
         yield (
             f"The logits of {name} look like probabilities: every row is in [0, 1] and sums to 1. If they are, use"
@@ -225,6 +246,9 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
             " as half a vote; of rounded numbers the zeros of a row share what its sum leaves of 1, half a unit each at"
             " most. --floor sets another value; logits keep more."
         )
+    if outputs.labels is None:
+        yield f"No labels are in {name}: its calibrated probabilities are written, and nothing is measured on it."
+        return
     of_true = outputs.logits[np.arange(n), outputs.labels]
     at_floor = int((of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum())
     if outputs.kind == "probs" and at_floor:

@@ -171,7 +171,7 @@ def test_logits_far_from_0_keep_their_differences(tmp_path):
 BAD = {
     "NaN": ({"logits": EXACT * np.where(LABELS[:, None] == LABELS[7], np.nan, 1)}, "are NaN, infinite or beyond 1e.30"),
     "beyond float32": ({"logits": EXACT * 1e42}, "beyond 1e.30"),
-    "vector": ({"logits": LOGITS[:, 0]}, "give both, np.stack"),
+    "vector": ({"logits": LOGITS[:, 0]}, "row 0: label '.*' is none of 0, 1"),
     "labels of one class": ({"labels": 0 * LABELS + 1}, "all labels are 1, one class"),
     "cluster's length": ({"cluster": GROUP[:-1]}, "cluster is <U10 of shape .39,."),
     "labels from 1": (
@@ -333,7 +333,7 @@ def test_a_bad_table_is_one_line(tmp_path, text):
 
 def test_a_bad_cell_is_named(tmp_path):
     (tmp_path / "a.csv").write_text(CSV + ROW.replace(",1", ",x", 1))
-    assert f"at position {N}" in line(tmp_path / "a.csv")
+    assert line(tmp_path / "a.csv") == f"val, line {N + 2}: logits_0 is 'x', no number"
 
 
 class Bomb:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from focalgeo.data.tables import read_table
 from focalgeo.types import InputError
 
-TABLE = pandas.DataFrame({"name": ["é,", 'a "b"', "NA", "1"], "x": [1e-7, -2.5, 0.333333333333333, np.nan], "n": [3, -1, 0, 2**40]})
+TABLE = pandas.DataFrame({"name": ["é,", 'a "b"', "NA", "1"], "x": [1e-7, -2.5, 0.375, np.nan], "n": [3, -1, 0, 2**40]})
 WRITERS = {
     "csv": lambda path: TABLE.to_csv(path, index=False),
     "csv.gz": lambda path: TABLE.to_csv(path, index=False),
@@ -66,7 +66,7 @@ def test_columns_are_text_where_asked_and_where_a_cell_is_no_number(tmp_path):
 
 
 BAD = {
-    "a.xlsx": (b"", r"pandas.read_excel\('a.xlsx'\).to_csv\('a.csv'\)"),
+    "a.xlsx": (b"", r"pandas.read_excel\('a.xlsx'\).to_csv\('a.csv', index=False\)"),
     "a.pkl": (b"", "pandas.read_pickle"),
     "a.h5": (b"", "pandas.read_hdf"),
     "a.mat": (b"", "scipy.io.loadmat"),
