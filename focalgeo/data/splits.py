@@ -93,7 +93,7 @@ def divide(raw: RawDataset, sizes: Sizes, *, name: str, seed: int) -> Dataset:
     for part in ("test", "val"):
         size, split = getattr(sizes, part), raw.splits.get(part)
         if split is None:
-            split, size = train, size or getattr(raw.split_off, part) or default
+            split, size = train, getattr(raw.split_off, part) or default if size is None else size
             _check_size(size, len(rows) - 1, name, part)
             rows, taken = (rows[indices] for indices in split_indices(len(rows), size, seed))
         else:
