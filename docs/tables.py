@@ -20,6 +20,8 @@ DATA = {  # kind of data set -> what it reads
     "tiny_imagenet": "Tiny ImageNet in its own layout; the official val split is test",
     "newsgroups": "20 Newsgroups as group folders, divided by date or not; without a path scikit-learn downloads it",
     "sst": "the Stanford Sentiment Treebank, two classes: trees whose root is not neutral",
+    "arrays": "arrays of your own: x and y, perhaps x_val, y_val, x_test, y_test",
+    "table": "the rows of a .csv, .tsv, .parquet, .feather or .jsonl, of which a column is the class",
     "clusters": "points about (+-1, +-1) in two classes, a tenth of the labels flipped",
 }
 ROOT = Path(__file__).parent.parent

@@ -71,6 +71,7 @@ _CALIBRATION_GAMMAS = (-0.5, -0.25, 0.0, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
 _TABLE = (
     ("seed", 0, _WHOLE, "seed of initial weights, order, augmentation, dropout, random vectors and bootstrap"),
     ("data.name", "digits", str, "name of the data set, with its path after a colon (docs/reference.md)"),
+    ("data.label", None, str | None, "column of a table that holds the classes"),
     ("data.split_seed", 1, _WHOLE, "seed of subsets, and of the splits that the data set does not come with"),
     ("data.train_size", None, _SIZE, "number of training examples; None for all"),
     ("data.val_size", None, _SIZE, "number of validation examples, by which everything is chosen; None for all"),

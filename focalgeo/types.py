@@ -1,7 +1,7 @@
 """Types that several packages share: errors, batches, data sets, the training state, estimates."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -127,6 +127,7 @@ class Dataset(NamedTuple):
     """A data set by name: the three splits, its class names in label order, and a checksum of its content.
 
     `vocabulary` holds the words by token id, "" for padding and "<unk>" for unknown words first; () for images.
+    `features` holds mean and standard deviation in train by which each feature was standardised; None for no features.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Dataset(NamedTuple):
     class_names: tuple[str, ...]
     checksum: str
     vocabulary: tuple[str, ...] = ()
+    features: Mapping[str, tuple[float, float]] | None = None
 
 
 class Predictions(NamedTuple):

@@ -49,7 +49,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         if unknown.size:
             raise InputError(f"label {unknown.tolist()[0]!r} is not among the classes given: add it there")
         weight = None if sample_weight is None else np.asarray(sample_weight)
-        fitted = fit(self._method, logits, index.astype(np.int32), mask=weight, **options)
+        fitted = fit(self._method, logits, index.astype(np.int32), weights=weight, **options)
         self.params_ = {name: np.asarray(value) for name, value in fitted.params.items() if name != "converged"}
         self.converged_ = fitted.converged
         for name in {"gamma", "temperature"} & self.params_.keys():

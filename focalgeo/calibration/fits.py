@@ -67,7 +67,7 @@ def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, we
 @jax.jit
 def temperature_fit(logits, labels, weight) -> CalibrationFit:
     """`fit_temperature` of what has been checked."""
-    slopes = partial(_temperature_slopes, logits, labels, weight)
+    slopes = partial(temperature_slopes, logits, labels, weight)
     low, high = jnp.log(jnp.asarray(TEMPERATURE_BRACKET, logits.dtype))
     slope_low, slope_high = slopes(low)[0], slopes(high)[0]
     at_bound = (slope_low >= 0) | (slope_high <= 0)
@@ -81,7 +81,7 @@ def temperature_fit(logits, labels, weight) -> CalibrationFit:
     return CalibrationFit(jnp.zeros_like(nll), temperature, nll, root.converged & ~at_bound, at_bound)
 
 
-def _temperature_slopes(logits, labels, weight, log_temperature):
+def temperature_slopes(logits, labels, weight, log_temperature):
     """First and second derivative of the mean NLL in log T: of a = z / T, a_y - E a and Var a - (a_y - E a), E by p.
 
     In closed form, of which jax compiles less than of the derivatives of `temperature_scaling`.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from focalgeo.data import builtin, images, texts, treebank
+from focalgeo.data import arrays, builtin, images, texts, treebank
 from focalgeo.data.splits import Options, RawDataset, Sizes, check_labels, divide
 from focalgeo.types import Dataset, InputError
 
@@ -24,6 +24,8 @@ READERS = {
     "tiny_imagenet": Reader(images.read_tiny_imagenet, ":PATH", ("image_size",)),
     "newsgroups": Reader(texts.read_newsgroups, "[:PATH]", ("max_words", "max_length")),
     "sst": Reader(treebank.read_treebank, ":PATH", ("max_words",)),
+    "arrays": Reader(arrays.read_arrays, ":FILE.npz", ()),
+    "table": Reader(arrays.read_columns, ":FILE", ("label",)),
     "clusters": Reader(builtin.make_clusters, ":DEVIATION", ()),
 }
 
@@ -38,6 +40,7 @@ def load_dataset(
     image_size: int | None = None,
     max_words: int | None = None,
     max_length: int | None = None,
+    label: str | None = None,
 ) -> Dataset:
     """Train, val and test of a data set by name, the same bits for the same arguments on every machine.
 
@@ -50,6 +53,8 @@ def load_dataset(
             "newsgroups:<path>", 20 Newsgroups as group folders, divided by date or not; "newsgroups" alone has
             scikit-learn download them;
             "sst:<path>", the Stanford Sentiment Treebank's trees, the binary task;
+            "arrays:<path>", arrays of one's own in an .npz file, see focalgeo.data.arrays;
+            "table:<path>", a table with a column of classes, as .csv, .tsv, .parquet, .feather or .jsonl, .gz or not;
             "clusters:<deviation>", points about (+-1, +-1) in two classes, a tenth of the labels flipped.
             A path is a directory or a tar or zip archive; archives are unpacked and images decoded once, then kept in
             the cache, see focalgeo.data.sources.
@@ -64,13 +69,14 @@ def load_dataset(
         max_words: size of the vocabulary of newsgroups and sst, which is the most frequent words of the train split
             that is returned; by default 20,000, and all for sst.
         max_length: words kept from the start of each post of newsgroups, by default 1000.
+        label: the column of a table that holds the classes.
 
     Returns:
         Images uint8 [examples, height, width, channels], posts int32 [examples, length] of token ids (0 is padding, 1
-        an unknown word), trees int32 [examples, slots, 3] (see focalgeo.data.treebank), points float32 [examples, 2];
-        labels int32 [examples], or [examples, slots] of trees, -1 where a node must not count; the class names in
-        label order, a hex checksum of the published content, which no argument but the name changes, and the vocabulary
-        by token id.
+        an unknown word), trees int32 [examples, slots, 3] (see focalgeo.data.treebank), points float32 [examples, 2],
+        features float32 [examples, ...], standardised by train; labels int32 [examples], or [examples, slots] of
+        trees, -1 where a node must not count; the class names in label order, a hex checksum of the published content,
+        which no argument but the name changes, the vocabulary by token id, and mean and deviation of the features.
 
     Raises:
         InputError: one line for an unknown name, an option that does not apply, missing, empty, corrupt or one-class
@@ -82,12 +88,14 @@ def load_dataset(
         forms = (f"{kind}{reader.argument}" for kind, reader in READERS.items())
         raise InputError.of_choice("config.data.name", name, forms)
     sizes = Sizes(train_size, val_size, test_size)
-    options = Options(sizes, split_seed, image_size, max_words, max_length)
-    for option in ("image_size", "max_words", "max_length"):
+    options = Options(sizes, split_seed, image_size, max_words, max_length, label)
+    for option in ("image_size", "max_words", "max_length", "label"):
         value = getattr(options, option)
-        if value is not None and (option not in reader.options or value < 1):
+        if value is not None and (option not in reader.options or (option != "label" and value < 1)):
             raise InputError(f"{option} is {value} for {name}: give at least 1 where it applies, or leave it out")
     raw = reader.read(argument, options)
     check_labels(raw, name=name)
     data = divide(raw, sizes, name=name, seed=split_seed)
+    if raw.features:
+        return arrays.standardised(data, raw.features)
     return texts.encode_dataset(data, max_words=max_words or raw.max_words) if data.vocabulary else data

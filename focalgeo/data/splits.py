@@ -28,6 +28,7 @@ class Options(NamedTuple):
     image_size: int | None = None  # height and width that images are resized to; None: they must all have one size
     max_words: int | None = None  # in the vocabulary
     max_length: int | None = None  # words kept from the start of each text
+    label: str | None = None  # column of a table that holds the classes
 
 
 class RawDataset(NamedTuple):
@@ -35,6 +36,7 @@ class RawDataset(NamedTuple):
 
     Texts hold positions in `vocabulary`, which has all words: see focalgeo.data.texts.
     `split_off` holds the sizes of splits that are missing, where the data set has a rule of its own.
+    `features` names the numbers along x's last axis, where they are to be standardised.
     """
 
     splits: dict[str, Split]
@@ -43,6 +45,7 @@ class RawDataset(NamedTuple):
     vocabulary: tuple[str, ...] = ()
     split_off: Sizes = Sizes()
     max_words: int | None = None  # in the vocabulary unless asked otherwise
+    features: tuple[str, ...] = ()
 
 
 def split_indices(n: int, val_size: int, seed: int) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " val"]]:
@@ -90,7 +93,7 @@ def divide(raw: RawDataset, sizes: Sizes, *, name: str, seed: int) -> Dataset:
     for part in ("test", "val"):
         size, split = getattr(sizes, part), raw.splits.get(part)
         if split is None:
-            split, size = train, size or getattr(raw.split_off, part) or default
+            split, size = train, getattr(raw.split_off, part) or default if size is None else size
             _check_size(size, len(rows) - 1, name, part)
             rows, taken = (rows[indices] for indices in split_indices(len(rows), size, seed))
         else:

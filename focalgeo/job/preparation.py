@@ -217,13 +217,19 @@ def trained_gamma(config) -> float | None:
 
 
 def _load(config) -> Dataset:
-    names = ("split_seed", "train_size", "val_size", "test_size", "image_size", "max_words", "max_length")
+    names = ("split_seed", "train_size", "val_size", "test_size", "image_size", "max_words", "max_length", "label")
     dataset = data.load_dataset(config.data.name, **{name: config.data[name] for name in names})
     for gap in data.gaps(dataset):
         say(f"{config.data.name}: {gap}")
     if config.data.augment != "none" and dataset.train.x.ndim != 4:
         raise InputError(
             f"config.data.augment is {config.data.augment}, {config.data.name} holds no images: set it to none"
+        )
+    x = dataset.train.x
+    if x.dtype == np.uint8 and x.max() > config.data.scale:
+        raise InputError(
+            f"config.data.scale is {config.data.scale:g}, {config.data.name} has pixels up to {x.max()}: set "
+            "--config.data.scale=255, and mean and std after it, as --config.data.mean=0.5 --config.data.std=0.25"
         )
     return dataset
 

@@ -63,6 +63,7 @@ def begin(
         "shard": shard,
         "start": _digest(config),
         "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": list(dataset.class_names), **splits},
+        "features": dataset.features,
         "devices": [str(device.device_kind) for device in jax.devices()],
         "processes": parallel.count(),
         "loss_values": list(losses.hyperparameters(losses.FUNCTIONS[config.loss.name])),

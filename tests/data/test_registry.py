@@ -110,6 +110,7 @@ def test_subsets_are_mixed_and_those_of_own_splits_stay_in_order(names):
         ((None, None, 21), "test", 20, True),
         ((0, None, None), "train", 45, True),
         ((None, 10, 45), "val", 4, False),
+        ((None, 0, None), "val", 39, False),
     ],
 )
 def test_sizes_out_of_range_are_told_what_works(sizes, part, most, own):

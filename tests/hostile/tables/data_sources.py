@@ -35,6 +35,10 @@ def of_files(kind, files, *flags):
     return running(f"{kind}:data", *flags, make=lambda folder: write_folder(folder / "data", files))
 
 
+def of_table(text, *flags):
+    return running("table:x.csv", *flags, make=lambda folder: (folder / "x.csv").write_text(text))
+
+
 def escaping(folder):
     write_archive(folder / "x.tar", {"../escaped/cat/0.png": b""} | images("train"))
 
@@ -48,6 +52,11 @@ CASES = [
     DATA("an option that does not apply", running("digits", "--config.data.max_words=5"), "max_words is 5 for digits"),
     DATA("a broken image", of_files("folder", images("train") | {"train/cat/9.png": b"x"}), "cat/9.png cannot be read"),
     DATA("a class that train has not", of_files("folder", images("train") | {"test/dog/0.png": b""}), "test/dog"),
+    DATA(
+        "arrays cut short", running("arrays:x.npz", make=lambda folder: (folder / "x.npz").write_bytes(b"PK")), "x.npz"
+    ),
+    DATA("no column of classes", of_table("a,b\n1,2\n", "--config.data.label=c"), "choose one of a, b"),
+    DATA("an empty cell", of_table("a,b\n1,2\n,3\n", "--config.data.label=b"), "line 3: a is empty"),
     DATA("a broken tree", of_files("sst", TREES | {"dev.txt": b"(3 (2 a)"}), "dev.txt, line 1"),
     DATA("a name that leads out", running("folder:x.tar", make=escaping), "outside the destination"),
     DATA(
