@@ -20,9 +20,6 @@ from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError
 _START_PIXELS = 2_000  # of an image, on which the fit begins
 _STEP = 1e-5  # of log T, after which there is none: the steps before it leave an error of its square
 _MOST_STEPS = 8  # passes over all pixels; two or three are usual
-_START_PIXELS = 2_000  # of an image, on which the fit begins
-_STEPS = 3  # of Newton, each a pass over all pixels: the first two leave rounding, as the third says
-_SMALLEST = 1e-4  # that the last may be, of log T
 _MEANS = (metrics.accuracy, metrics.nll, metrics.brier)
 _NAMES = ("accuracy", "nll", "brier", "ece")
 

@@ -114,7 +114,7 @@ def test_weights_count_examples_as_often_in_both(pairs):
     logits = estimator.predict_log_proba(x)
     by_hand = TemperatureScaling().fit(logits, y, sample_weight=often)
     assert by_hand.temperature_ == pytest.approx(TemperatureScaling().fit(logits[rows], y[rows]).temperature_, rel=1e-4)
-    with pytest.raises(InputError, match="mask is -1"):
+    with pytest.raises(InputError, match="weights is -1"):
         TemperatureScaling().fit(logits, y, sample_weight=-np.ones(len(y)))
 
 
