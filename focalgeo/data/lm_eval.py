@@ -15,15 +15,15 @@ _NAME = re.compile(r"samples_(.+)_[^_]+\.jsonl(?:\.gz)?")
 _MEND = "give samples of a multiple-choice task, whose target is one of the choices"
 
 
-def is_samples(table: Any) -> bool:
-    """Whether a pandas.DataFrame has the columns of samples."""
-    return {"doc_id", "target"} <= {*table.columns} and table.columns.isin(["resps", "filtered_resps"]).any()
-
-
 def outputs(table: Any, path: Path) -> Any:
-    """Columns logits (log-likelihoods), labels, group (the task) and, where documents are repeated, cluster."""
+    """Columns logits (log-likelihoods), labels, group (the task) and, where documents are repeated, cluster.
+
+    A pandas.DataFrame without the columns of samples is given back.
+    """
     import pandas
 
+    if not {"doc_id", "target"} <= {*table} or {"resps", "filtered_resps"}.isdisjoint(table):
+        return table
     rows = []
     for line, sample in zip(table.index, table.to_dict("records"), strict=True):
         with sources.reading(f"{path}, line {line},", _MEND):
@@ -31,7 +31,7 @@ def outputs(table: Any, path: Path) -> Any:
     found = pandas.DataFrame(rows, table.index, ["logits", "labels"])
     found["group"] = table.get("task", _NAME.sub(r"\1", path.name))
     found["cluster"] = found["group"] + "/" + table["doc_id"].astype(str)
-    return found if found["cluster"].duplicated().any() else found.drop(columns="cluster")
+    return found if found["cluster"].duplicated().any() else found.iloc[:, :3]
 
 
 def _of_sample(sample):

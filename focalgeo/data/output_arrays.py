@@ -6,7 +6,6 @@ Nothing in a file is ever executed.
 import io
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from pathlib import Path
@@ -54,23 +53,18 @@ class Keys(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a file holds, by role, not yet checked."""
+    """What a file holds, not yet checked."""
 
     kind: str  # "logits" or "probs"
-    scores: np.ndarray  # in a table NaN is an empty cell, or the end of a short list
-    labels: np.ndarray | None
-    group: np.ndarray | None
-    cluster: np.ndarray | None
-    weight: np.ndarray | None
+    arrays: Mapping[str, np.ndarray]  # "scores", -inf in a table's empty cells; the other roles that are there
+    index: Any  # a pandas.Index named "line", of the file, or "row"
     classes: tuple[str, ...] | None  # by whose names the columns were found
     unread: tuple[str, ...]  # names of arrays or columns that are not used
-    index: np.ndarray  # the line of the file, or the row
-    word: str | None  # "line" or "row", of a table; None elsewhere
     left_out: int = 0  # rows whose label is ignored
 
     def place(self, row: int) -> str:
         """What a row is called in messages."""
-        return f"{self.word or 'row'} {self.index[row]}"
+        return f"{self.index.name} {self.index[row]}"
 
 
 class _Columns(dict):
@@ -78,7 +72,7 @@ class _Columns(dict):
 
 
 def read_arrays(source: str, keys: Keys, where: str) -> tuple[list[Path], Found]:
-    """The paths of a source, and what they hold.
+    """The paths of a source, and what they hold; scores of one column are already those of two classes.
 
     Raises:
         InputError: an array that is missing, a cell that is no number, a label that is none of the classes named.
@@ -87,99 +81,100 @@ def read_arrays(source: str, keys: Keys, where: str) -> tuple[list[Path], Found]
     if not parts or os.path.isfile(os.path.expanduser(source)):  # whatever its name looks like
         parts = [("", source)]
     paths = [Path(os.path.expanduser(text)) for _, text in parts]
-    files = {role: open_arrays(path, where, keys) for (role, _), path in zip(parts, paths, strict=True)}
+    files = {role: open_arrays(path, keys) for (role, _), path in zip(parts, paths, strict=True)}
     found = _by_role(files[""] if "" in files else {role: file[""] for role, file in files.items()}, keys, where)
-    if found.labels is not None and found.labels.shape == found.index.shape:
-        kept = ~np.isin(found.labels.astype(str), keys.ignored)
-        arrays = {name: value for name, value in found._asdict().items() if isinstance(value, np.ndarray)}
-        rest = {name: value[kept] for name, value in arrays.items() if len(value) == len(kept)} if keys.ignored else {}
-        found = found._replace(**rest, left_out=int(np.sum(~kept)))
-        found = found._replace(labels=_class_numbers(found, keys.positive, where))
+    arrays = found.arrays
+    if "labels" in arrays and arrays["labels"].shape == found.index.shape:
+        if keys.ignored:
+            kept = ~np.isin(arrays["labels"].astype(str), keys.ignored)
+            arrays = {role: array[kept] if len(array) == len(kept) else array for role, array in arrays.items()}
+            found = found._replace(arrays=arrays, index=found.index[kept], left_out=int(np.sum(~kept)))
+        found = found._replace(arrays=arrays | {"labels": _class_numbers(found, keys.positive, where)})
     return paths, _of_two_classes(found)
 
 
 def _by_role(arrays, keys, where):
-    names = {role: getattr(keys, role) or _own_name(arrays, role) for role in _NAMES}
+    import pandas  # slow to import
+
+    names = {
+        role: getattr(keys, role) or next((name for name in own if _columns(arrays, name, role)), None)
+        for role, own in _NAMES.items()
+    }
     asked = [role for role in _SCORES if getattr(keys, role)]
     kind, *more = asked or [role for role in _SCORES if names[role]] or ["logits"]
     if more:
         raise InputError(f"{where} has {kind} and {more[0]}: say which by --logits-key or --probs-key alone")
     names |= {role: names[role] or role for role in (kind, "labels")}
-    if where == "test" and not _columns(arrays, names["labels"]):
-        names["labels"] = None
-    roles = [kind, *(role for role in names if names[role] and role not in _SCORES)]
-    values = {role: array_of(arrays, names[role], role, where) for role in roles}
-    used = {name for role in roles for name in _columns(arrays, names[role])}
-    scores, columns = values.pop(kind), _columns(arrays, names[kind])
-    index = next(iter(arrays.values())).index if isinstance(arrays, _Columns) else None
+    if where == "test" and names["labels"] not in arrays:
+        del names["labels"]
+    name, used = names[kind], [role for role in names if names[role] and (role == kind or role not in _SCORES)]
+    values = {role: array_of(arrays, names[role], role, where) for role in used}
+    scores, columns = values.pop(kind), _columns(arrays, name, kind)
+    rows = next(iter(arrays.values())).index if isinstance(arrays, _Columns) else None
     return Found(
         kind=kind,
-        scores=scores,
-        **{role: values.get(role) for role in ("labels", "group", "cluster", "weight")},
-        classes=tuple(name.removeprefix(_stem(names[kind])) for name in columns) if len(columns) > 1 else None,
-        unread=tuple(name for name in arrays if name not in used),
-        index=np.arange(len(scores) if scores.ndim else 0) if index is None else index.to_numpy(),
-        word=None if index is None else index.name,
+        arrays=values | {"scores": scores},
+        index=pandas.RangeIndex(len(np.atleast_1d(scores)), name="row") if rows is None else rows,
+        classes=tuple(column.removeprefix(_stem(name)) for column in columns) if len(columns) > 1 else None,
+        unread=tuple(other for other in arrays if other not in (*columns, *map(names.get, used))),
     )
-
-
-def _own_name(arrays, role):
-    return next((name for name in _NAMES[role] if _columns(arrays, name)), None)
 
 
 def _stem(name):
     return f"{name.removesuffix('_')}_"
 
 
-def _columns(arrays, name):
-    """The names in a file that a name means: itself, those of a list, or those of a table that begin with it and _."""
+def _columns(arrays, name, role):
+    """What a name means in a file: itself; of scores also those of a list, or those of a table that begin with it."""
     for names in ([name], [_stem(name)[:-1]], [part.strip() for part in name.split(",")]):
         if all(part in arrays for part in names):
             return names
-    return [other for other in arrays if isinstance(arrays, _Columns) and other.startswith(_stem(name))]
+    named = [other for other in arrays if other.startswith(_stem(name))]
+    return named if isinstance(arrays, _Columns) and role in _SCORES and len(named) > 1 else []
 
 
 def _class_numbers(found, positive, where):
     """Labels as numbers where they name the classes of columns, or stand beside one column; others as they are."""
-    texts, classes = found.labels.astype(str), found.classes
-    if classes is None and (positive or found.scores.ndim == 1):
-        held = Counter(texts.tolist())
-        classes = max(_PAIRS, key=lambda pair: held[pair[0]] + held[pair[1]])
-        if positive:
-            del held[positive]
-            classes = (*[label for label, _ in held.most_common(1)], positive)
-    wrong = ~np.isin(texts, classes or ())
-    if classes and not wrong.any():
-        return np.array([*map({name: number for number, name in enumerate(classes)}.get, texts)])
-    if classes and (found.scores.ndim == 1 or positive or texts.dtype == found.labels.dtype):
-        row, names = np.argmax(wrong), ", ".join(classes[:8])
-        mend = "mend it, or name class 1 of two by --positive=NAME"
-        raise InputError(f"{where}, {found.place(row)}: label {shown(texts[row])!r} is none of {names}: {mend}")
-    return found.labels
+    import pandas
+
+    labels, classes, is_column = found.arrays["labels"], found.classes, found.arrays["scores"].ndim == 1
+    texts = labels.astype(str)
+    if classes is None and positive:
+        classes = (*texts[texts != positive][:1], positive)
+    elif classes is None and is_column:
+        classes = max(_PAIRS, key=lambda pair: np.isin(texts, pair).sum())
+    numbers = pandas.Index(classes or ()).get_indexer(texts)
+    if numbers.min() >= 0:
+        return numbers
+    if classes and (is_column or positive or labels.dtype.kind == "U"):
+        row, mend = np.argmin(numbers), "mend it, or name class 1 of two by --positive=NAME"
+        what = f"label {shown(texts[row])!r} is none of {', '.join(classes[:8])}"
+        raise InputError(f"{where}, {found.place(row)}: {what}: {mend}")
+    return labels
 
 
 def _of_two_classes(found):
     """Scores of one column are class 1's: [1 - p, p], or [0, s]. Whether they are p or s may be for them to say."""
-    scores, kind, is_column = found.scores, found.kind, found.scores.ndim == 1 and found.scores.dtype.kind in "fiu"
+    scores, kind = found.arrays["scores"], found.kind
+    is_column = scores.ndim == 1 and scores.dtype.kind in "fiu"
     if is_column:
         scores = np.stack([1 - scores.astype(np.float64), scores], axis=1)
     if kind == "scores":
-        kind = "probs" if look_like_probabilities(np.where(scores == scores, scores, 0), OFF_ONE) else "logits"
+        kind = "probs" if look_like_probabilities(np.where(scores == -np.inf, 0, scores), OFF_ONE) else "logits"
     if is_column and kind == "logits":
         scores[np.isfinite(scores[:, 1]), 0] = 0
-    return found._replace(scores=scores, kind=kind)
+    return found._replace(kind=kind, arrays=found.arrays | {"scores": scores})
 
 
 def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.ndarray:
     """The array of a role as NumPy's: of labels whole numbers, also where they are floats or text, of groups text."""
-    names = _columns(arrays, name)
+    names = _columns(arrays, name, role)
     if not names:
         there = ", ".join(map(repr, list(arrays)[:8])) or "none"
         raise InputError(f"{where} has no array {name!r}, only {there}: name the {role} by --{role}-key")
+    values = arrays[names[0]]
     if isinstance(arrays, _Columns):
-        values = _of_columns([arrays[part] for part in names], where, is_text=role in _TEXTS)
-    else:
-        values = arrays[names[0]]
+        values = _texts(values) if role in _TEXTS else _numbers([arrays[part] for part in names], where)
     if values.dtype in (bfloat16, np.dtype("V2")):  # NumPy's own files do not name it
         return values.view(bfloat16).astype(np.float32)
     if role == "labels" and values.dtype.kind in "fU":
@@ -194,7 +189,7 @@ def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.
     return values
 
 
-def open_arrays(path: Path, where: str, keys: Keys) -> Mapping[str, Any]:
+def open_arrays(path: Path, keys: Keys) -> Mapping[str, Any]:
     """The arrays of a file by name, or the columns of a table; the end of its name says the format.
 
     The array of an .npy file is named "".
@@ -202,43 +197,36 @@ def open_arrays(path: Path, where: str, keys: Keys) -> Mapping[str, Any]:
     suffix = tables.suffix_of(path)
     if suffix in _READERS and os.path.isfile(path):  # a pipe would be waited for
         return _READERS[suffix](path)
-    if suffix not in tables.SUFFIXES or not os.path.isfile(path):
-        known = (
-            f"check the path, and give one of {', '.join((*_READERS, *tables.SUFFIXES))}, or logits=z.npy,labels=y.npy"
-        )
-        raise InputError(f"{where}: there is no file {path} of a known format: {tables.mend_of(path) or known}")
-    table = tables.read_table(path, texts=[name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])])
-    table = lm_eval.outputs(table, path) if lm_eval.is_samples(table) else table
+    texts = [name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])]
+    table = lm_eval.outputs(tables.read_table(path, texts=texts, others=_READERS), path)
     stems = [_NUMBERED.sub(r"\1", name) for name in table.columns]
     return _Columns({stem: table.loc[:, [other == stem for other in stems]] for stem in stems})
 
 
-def _of_columns(frames, where, *, is_text):
-    """Columns of text, of numbers, or of lists, as one array."""
+def _texts(frame):
+    column = frame.iloc[:, 0]
+    column = column.astype(object).where(column.notna(), "") if column.dtype.kind == "O" else column
+    values = np.array(column.tolist())
+    return np.char.strip(values) if values.dtype.kind == "U" else values
+
+
+def _numbers(frames, where):
+    """Columns of numbers, or one of lists, as float64 [rows, columns], or [rows] of one that is not numbered."""
     import pandas
 
-    frame = pandas.concat(frames, axis=1)
-    (first, *more), index = frame.columns, frame.index
-    is_column = not more and not _NUMBERED.fullmatch(first)
-    if is_column and is_text:
-        column = frame[first]
-        column = column.astype(object).where(column.notna(), "") if column.dtype.kind == "O" else column
-        values = np.array(column.tolist())
-        return np.char.strip(values) if values.dtype.kind == "U" else values
-    if is_column and isinstance(frame.iat[0, 0], (list, np.ndarray)):
-        frame = pandas.DataFrame(dict(enumerate(zip_longest(*frame[first]))), index)
-        is_column = False
-    elif len(frames) == 1 and not is_column:
-        frame = frame[
-            [_NUMBERED.sub(rf"\1_{number}", first) for number in range(len(more) + 1)]
-        ]  # in order, none missing
+    frame, index = pandas.concat(frames, axis=1), frames[0].index
+    (first, *more), is_numbered = frame.columns, _NUMBERED.fullmatch(frame.columns[0])
+    if isinstance(frame.iat[0, 0], (list, np.ndarray)):
+        columns = zip_longest(*frame[first])
+        frame = pandas.DataFrame({f"{first}[{number}]": column for number, column in enumerate(columns)}, index)
+    elif is_numbered and len(frames) == 1:  # in order, none missing
+        frame = frame[[_NUMBERED.sub(rf"\1_{number}", first) for number in range(len(more) + 1)]]
     numbers = frame.apply(pandas.to_numeric, errors="coerce")
-    wrong = np.argwhere((numbers.isna() & frame.notna()).to_numpy())
-    for row, column in wrong[:1]:
-        what = f"{first if more else frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"
+    for row, column in np.argwhere((numbers.isna() & frame.notna()).to_numpy())[:1]:
+        what = f"{frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"
         raise InputError(f"{where}, {index.name} {index[row]}: {what}")
-    values = numbers.to_numpy(np.float64)
-    return values[:, 0] if is_column else values
+    values = numbers.fillna(-np.inf).to_numpy(np.float64)
+    return values[:, 0] if [*frame.columns] == [first] and not is_numbered else values
 
 
 def _read_torch(path):

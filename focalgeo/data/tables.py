@@ -4,7 +4,7 @@ import gzip
 import json
 import os
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,13 +21,13 @@ _CONVERSIONS = {  # of what could run code, or holds more than a table
 }
 
 
-def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
+def read_table(path: str | Path, *, texts: Collection[str] = (), others: Iterable[str] = ()) -> Any:
     """Read a table as a pandas.DataFrame; the end of its name says the format, one of `SUFFIXES`.
 
     Columns of a csv, tsv or jsonl file hold numbers where every cell is one or empty (NaN), and text elsewhere. Their
     index, named "line", is the line of the file in which a row begins; of other formats it is "row" from 0.
 
-    texts: names of columns whose cells stay as they are written, "01" as well.
+    texts: names of columns whose cells stay as they are written, "01" as well. others: further formats for a message.
 
     Raises:
         InputError: no such file, another format, or one that cannot be read, with the line where there is one.
@@ -37,13 +37,13 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
     path = Path(os.path.expanduser(path))
     suffix = suffix_of(path)
     if suffix not in SUFFIXES or not os.path.isfile(path):  # a pipe would be waited for
-        raise InputError(f"there is no table {path}: {mend_of(path) or 'give one of ' + ', '.join(SUFFIXES)}")
-    with sources.reading(path):
+        known = _CONVERSIONS.get(suffix, "").format(path.name)
+        mend = f"convert it by {known}.to_csv({path.stem + '.csv'!r}, index=False)"
+        mend = mend if known else f"check the path, and give one of {', '.join((*others, *SUFFIXES))}"
+        raise InputError(f"there is no file {path} of a known format: {mend}")
+    with sources.reading(path, "write it again; parquet and feather need pyarrow (pip install pyarrow)"):
         if suffix in (".parquet", ".feather"):
-            try:
-                return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
-            except ImportError as error:
-                raise InputError(f"{path} is read by pyarrow: pip install pyarrow") from error
+            return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
         if suffix == ".jsonl":
             return pandas.DataFrame(*_records(path))
         return _read_csv(path, "," if suffix == ".csv" else "\t", texts)
@@ -52,12 +52,6 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
 def suffix_of(path: Path) -> str:
     """The end of a name that says the format, in small letters and without .gz."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
-
-
-def mend_of(path: Path) -> str:
-    """How to convert a format that is not read; "" where none is known."""
-    known = _CONVERSIONS.get(suffix_of(path), "")
-    return known and f"convert it by {known.format(path.name)}.to_csv({path.stem + '.csv'!r}, index=False)"
 
 
 def _open(path: Path) -> TextIO:

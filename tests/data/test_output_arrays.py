@@ -118,7 +118,7 @@ BAD = {
     "names alone": (np.array(["ham", "spam"])[TRUTH], SCORE, {}, "--positive=NAME"),
     "a wrong name": (np.array(["ham", "spam"])[TRUTH], SCORE, {"positive": "eggs"}, "label '.*' is none of .*, eggs"),
     "no probability": (TRUTH, np.where(np.arange(N) == 4, 1.5, 0.5), {"probs": "y_score"}, "the first is line 6"),
-    "an empty cell": (TRUTH, np.where(np.arange(N) == 4, np.nan, SCORE), {}, "line 6: no class"),
+    "an empty cell": (TRUTH, np.where(np.arange(N) == 4, np.nan, SCORE), {}, "infinite .*, the first in line 6"),
     "a word": (TRUTH, np.where(np.arange(N) == 4, "x", SCORE.astype(str)), {}, "line 6: y_score is 'x', no number"),
     "infinite": (TRUTH, np.where(np.arange(N) == 4, np.inf, SCORE), {}, "infinite or .*, the first in line 6"),
     "a label without one": (np.where(np.arange(N) == 4, "", TRUTH.astype(str)), SCORE, {}, "line 6: label '' is none"),
@@ -144,7 +144,7 @@ def test_weights_stand_beside_clusters_and_groups(tmp_path):
     for wrong in (-1.0, np.inf, np.nan):
         weight[3] = wrong
         np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, weight=weight)
-        assert f"weight in row 3 is {wrong}: give numbers from 0 on" in refused(tmp_path / "a.npz")
+        assert f"weight in row 3 is {wrong}: give numbers from 0 on, not all 0" in refused(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, weight=weight[:-1])
     assert "weight is float64 of shape (59,)" in refused(tmp_path / "a.npz")
 
@@ -217,8 +217,10 @@ def test_a_label_of_a_choice_that_cannot_be_names_its_line(tmp_path):
     values[5, LABELS[5]] = -np.inf
     empty = np.where(np.isinf(values), np.nan, values)
     np.savez(tmp_path / "a.npz", logits=values, labels=LABELS)
-    assert refused(tmp_path / "a.npz").startswith("val, row 5: no class, or not the label's, has a score")
-    assert refused(csv(tmp_path / "a.csv", label=LABELS, **named("logits_", empty))).startswith("val, line 7: ")
+    assert refused(tmp_path / "a.npz").startswith("val: in row 5 no class, or not that of the label, has")
+    assert refused(csv(tmp_path / "a.csv", label=LABELS, **named("logits_", empty))).startswith(
+        "val: in line 7 no class"
+    )
     values[5] = np.nan
     np.savez(tmp_path / "a.npz", logits=values, labels=LABELS)
     assert "NaN, infinite or beyond 1e+30, the first in row 5" in refused(tmp_path / "a.npz")
