@@ -6,14 +6,12 @@ Nothing in a file is ever executed.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int32
 
 from focalgeo import advice
 from focalgeo.data import sources
-from focalgeo.data.output_arrays import Keys, array_of, open_arrays, read_arrays
+from focalgeo.data.output_arrays import Keys, Outputs, array_of, open_arrays, read_arrays
 from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
 
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
@@ -25,24 +23,6 @@ _DECIMALS = (10**4, 10**5, 10**6)
 _FINE = 10  # from this n on, sums are taken that rounding explains
 _STORED = 2e-7  # by which float32 may miss a multiple
 _KINDS = {"labels": "iu", "group": "U", "cluster": "U", "weight": "fiu"}  # of NumPy's types
-
-
-class Outputs(NamedTuple):
-    """One split's outputs as logits; from probabilities the logits are log p."""
-
-    source: str  # as the user wrote it
-    checksum: str  # SHA-256 of each file, in the order named
-    kind: str  # "logits" or "probs"
-    logits: Float32[np.ndarray, "examples classes"]  # finite, or -inf of a class that cannot be
-    labels: Int32[np.ndarray, " examples"] | None  # None where test has none
-    group: np.ndarray | None  # text [examples]
-    cluster: np.ndarray | None  # text [examples]
-    unit: int  # probabilities with zeros are multiples of 1/unit; 0 where they are not
-    unread: tuple[str, ...]  # names of arrays or columns that are not used
-    looks_like_probs: bool  # given as logits, but every row is in [0, 1] and sums to 1
-    weight: np.ndarray | None = None  # float64 [examples], at least 0
-    classes: tuple[str, ...] | None = None  # the names of the columns
-    left_out: int = 0  # rows whose label is ignored
 
 
 def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = None) -> Outputs:
@@ -62,27 +42,19 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
         numbers that are not finite, labels out of range, probabilities that are none, fewer than 30 examples.
     """
     with sources.reading(f"--{where}={source}"):
-        paths, found = read_arrays(source, keys, where)
-    for fault in _faults(found):
+        outputs = read_arrays(source, keys, where)
+    for fault in _faults(outputs):
         raise InputError(f"{where}: {fault}")
-    arrays, is_probs = found.arrays, found.kind == "probs"
-    scores = arrays["scores"]
+    scores, is_probs = outputs.logits, outputs.kind == "probs"
     possible = scores > -np.inf
     filled = np.where(possible, scores, 0)
     unit = _unit(filled) if is_probs else 0
     logits = floored_log(filled, floor or rounded_floor(filled, unit)) if is_probs else _as_float32(scores)
-    return Outputs(
-        source=source,
-        checksum=" ".join(f"sha256:{sources.checksum(path)}" for path in paths),
-        kind=found.kind,
+    return outputs._replace(
         logits=np.where(possible, logits, -np.inf),
-        labels=arrays["labels"].astype(np.int32) if "labels" in arrays else None,
-        **{role: arrays.get(role) for role in ("group", "cluster", "weight")},
+        labels=None if outputs.labels is None else outputs.labels.astype(np.int32),
         unit=unit,
-        unread=found.unread,
         looks_like_probs=not is_probs and look_like_probabilities(scores, OFF_ONE),
-        classes=found.classes,
-        left_out=found.left_out,
     )
 
 
@@ -137,22 +109,23 @@ def rounded_floor(probs: np.ndarray, unit: int) -> np.ndarray | float:
     return np.clip(left / np.maximum((probs <= 0).sum(axis=1, keepdims=True), 1), 0.05 / unit, 0.5 / unit)
 
 
-def _faults(found):
+def _faults(outputs):
     """What is wrong with the arrays, one line each; a line may be asked for only where those above it do not hold."""
-    arrays, kind, place = found.arrays, found.kind, found.place
-    scores = arrays["scores"]
+    scores, kind, place, is_labelled = outputs.logits, outputs.kind, outputs.place, outputs.labels is not None
     if scores.dtype.kind not in "fiu" or scores.ndim != 2 or scores.shape[1] < 2:
         both = "np.stack([1 - p, p], 1)" if kind == "probs" else "np.stack([0 * z, z], 1)"
         what = f"{kind} are {str(scores.dtype)[:60]} of shape {scores.shape}"
         yield f"{what}: give numbers [examples, classes]; of two classes give both, {both}"
-    for role in _KINDS.keys() & arrays.keys():
-        values = arrays[role]
-        if values.shape != scores.shape[:1] or values.dtype.kind not in _KINDS[role]:
-            what = f"{role}: {str(values.dtype)[:60]} of shape {values.shape}, {kind} have shape {scores.shape}"
+    for role, types in _KINDS.items():
+        values, is_or_are = getattr(outputs, role), "are" if role == "labels" else "is"
+        if values is not None and (values.shape != scores.shape[:1] or values.dtype.kind not in types):
+            what = (
+                f"{role} {is_or_are} {str(values.dtype)[:60]} of shape {values.shape}, {kind} have shape {scores.shape}"
+            )
             mend = advice.of_labels(values, scores.shape) if role == "labels" else "give a name or number for each row"
             yield f"{what}: {mend}"
-    labels, classes = arrays.get("labels", scores.argmax(axis=1)), scores.shape[1]
-    if len(labels) < _FEWEST_EXAMPLES and "labels" in arrays:
+    labels, classes = outputs.labels if is_labelled else scores.argmax(axis=1), scores.shape[1]
+    if len(labels) < _FEWEST_EXAMPLES and is_labelled:
         mend = f"give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
         yield f"it has {len(labels)} examples, too few to fit or to measure calibration: {mend}"
     wrong = (labels < 0) | (labels >= classes)
@@ -164,13 +137,14 @@ def _faults(found):
     of_label = scores[np.arange(len(labels)), labels]
     if of_label.min() == -np.inf:
         yield f"in {place(np.argmin(of_label))} no class, or not that of the label, has a score: mend or remove it"
-    if labels.min() == labels.max() and "labels" in arrays:
+    if labels.min() == labels.max() and is_labelled:
         yield f"all labels are {labels[0]}, one class: calibration needs examples of two or more"
-    for role in {"group", "cluster"} & arrays.keys():
-        for name in set(arrays[role].tolist()):
+    for role in ("group", "cluster"):
+        values = getattr(outputs, role)
+        for name in () if values is None else set(values.tolist()):
             if not (name.strip() and name.isprintable()):
                 yield f"{role} {name!a} is no name on one line: name them all"
-    weight = arrays.get("weight", np.ones(1))
+    weight = np.ones(1) if outputs.weight is None else outputs.weight
     wrong = ~((weight >= 0) & (weight <= _LARGEST_LOGIT))
     if wrong.any() or not weight.any():
         yield f"weight in {place(np.argmax(wrong))} is {weight[np.argmax(wrong)]}: give numbers from 0 on, not all 0"

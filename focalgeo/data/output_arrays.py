@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float32, Int32
 from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
 from safetensors.numpy import load_file
 
-from focalgeo.data import lm_eval, tables
+from focalgeo.data import lm_eval, sources, tables
 from focalgeo.types import OFF_ONE, InputError, look_like_probabilities, shown
 
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
@@ -31,7 +32,7 @@ _NAMES = {  # in a file
 _ROLES = "|".join(_NAMES)
 _SCORES = ("logits", "probs", "scores")
 _TEXTS = ("labels", "group", "cluster")
-_PAIRS = (("0", "1"), ("-1", "1"), ("False", "True"), ("false", "true"))  # labels of two classes
+_PAIRS = (("0", "1"), ("-1", "1"), ("False", "True"))  # labels of two classes
 _NUMBERED = re.compile(r"^(.+)_[0-9]+$")
 
 
@@ -52,15 +53,23 @@ class Keys(NamedTuple):
     ignored: tuple[str, ...] = ()  # labels whose rows are left out
 
 
-class Found(NamedTuple):
-    """What a file holds, not yet checked."""
+class Outputs(NamedTuple):
+    """One split's outputs as logits; from probabilities the logits are log p."""
 
     kind: str  # "logits" or "probs"
-    arrays: Mapping[str, np.ndarray]  # "scores", -inf in a table's empty cells; the other roles that are there
-    index: Any  # a pandas.Index named "line", of the file, or "row"
-    classes: tuple[str, ...] | None  # by whose names the columns were found
-    unread: tuple[str, ...]  # names of arrays or columns that are not used
+    logits: Float32[np.ndarray, "examples classes"]  # finite, or -inf of a class that cannot be
+    labels: Int32[np.ndarray, " examples"] | None  # None where test has none
+    group: np.ndarray | None = None  # text [examples]
+    cluster: np.ndarray | None = None  # text [examples]
+    weight: np.ndarray | None = None  # float64 [examples], at least 0
+    source: str = ""  # as the user wrote it
+    checksum: str = ""  # SHA-256 of each file, in the order named
+    unit: int = 0  # probabilities with zeros are multiples of 1/unit; 0 where they are not
+    unread: tuple[str, ...] = ()  # names of arrays or columns that are not used
+    looks_like_probs: bool = False  # given as logits, but every row is in [0, 1] and sums to 1
+    classes: tuple[str, ...] | None = None  # the names of the columns
     left_out: int = 0  # rows whose label is ignored
+    index: Any = None  # a pandas.Index named "line", of the file, or "row"
 
     def place(self, row: int) -> str:
         """What a row is called in messages."""
@@ -71,8 +80,8 @@ class _Columns(dict):
     """Name -> its columns of a pandas.DataFrame: `name_0`, `name_1`, ... are those of `name`."""
 
 
-def read_arrays(source: str, keys: Keys, where: str) -> tuple[list[Path], Found]:
-    """The paths of a source, and what they hold; scores of one column are already those of two classes.
+def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
+    """Outputs as they stand in the files of a source, not yet checked: `logits` are the scores, of two classes or more.
 
     Raises:
         InputError: an array that is missing, a cell that is no number, a label that is none of the classes named.
@@ -82,15 +91,17 @@ def read_arrays(source: str, keys: Keys, where: str) -> tuple[list[Path], Found]
         parts = [("", source)]
     paths = [Path(os.path.expanduser(text)) for _, text in parts]
     files = {role: open_arrays(path, keys) for (role, _), path in zip(parts, paths, strict=True)}
-    found = _by_role(files[""] if "" in files else {role: file[""] for role, file in files.items()}, keys, where)
-    arrays = found.arrays
-    if "labels" in arrays and arrays["labels"].shape == found.index.shape:
+    arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
+    checksum = " ".join(f"sha256:{sources.checksum(path)}" for path in paths)
+    outputs = _by_role(arrays, keys, where)._replace(source=source, checksum=checksum)
+    if outputs.labels is not None and outputs.labels.shape == outputs.index.shape:
         if keys.ignored:
-            kept = ~np.isin(arrays["labels"].astype(str), keys.ignored)
-            arrays = {role: array[kept] if len(array) == len(kept) else array for role, array in arrays.items()}
-            found = found._replace(arrays=arrays, index=found.index[kept], left_out=int(np.sum(~kept)))
-        found = found._replace(arrays=arrays | {"labels": _class_numbers(found, keys.positive, where)})
-    return paths, _of_two_classes(found)
+            kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
+            fields = {name: value for name, value in outputs._asdict().items() if np.shape(value)[:1] == kept.shape}
+            fields = {name: value[kept] for name, value in fields.items()}
+            outputs = outputs._replace(**fields, left_out=int(np.sum(~kept)))
+        outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
+    return _of_two_classes(outputs)
 
 
 def _by_role(arrays, keys, where):
@@ -107,16 +118,17 @@ def _by_role(arrays, keys, where):
     names |= {role: names[role] or role for role in (kind, "labels")}
     if where == "test" and names["labels"] not in arrays:
         del names["labels"]
-    name, used = names[kind], [role for role in names if names[role] and (role == kind or role not in _SCORES)]
+    used = [role for role in names if names[role] and (role == kind or role not in _SCORES)]
     values = {role: array_of(arrays, names[role], role, where) for role in used}
-    scores, columns = values.pop(kind), _columns(arrays, name, kind)
+    columns, scores = _columns(arrays, names[kind], kind), values.pop(kind)
     rows = next(iter(arrays.values())).index if isinstance(arrays, _Columns) else None
-    return Found(
+    return Outputs(
         kind=kind,
-        arrays=values | {"scores": scores},
-        index=pandas.RangeIndex(len(np.atleast_1d(scores)), name="row") if rows is None else rows,
-        classes=tuple(column.removeprefix(_stem(name)) for column in columns) if len(columns) > 1 else None,
+        logits=scores,
+        **{"labels": None, **values},
         unread=tuple(other for other in arrays if other not in (*columns, *map(names.get, used))),
+        classes=tuple(name.removeprefix(_stem(names[kind])) for name in columns) if len(columns) > 1 else None,
+        index=pandas.RangeIndex(len(np.atleast_1d(scores)), name="row") if rows is None else rows,
     )
 
 
@@ -126,18 +138,18 @@ def _stem(name):
 
 def _columns(arrays, name, role):
     """What a name means in a file: itself; of scores also those of a list, or those of a table that begin with it."""
-    for names in ([name], [_stem(name)[:-1]], [part.strip() for part in name.split(",")]):
-        if all(part in arrays for part in names):
-            return names
-    named = [other for other in arrays if other.startswith(_stem(name))]
-    return named if isinstance(arrays, _Columns) and role in _SCORES and len(named) > 1 else []
+    names = [name] if name in arrays else [part.strip().removesuffix("_") for part in name.split(",")]
+    if all(part in arrays for part in names):
+        return names
+    names = [other for other in arrays if other.startswith(_stem(name))]
+    return names if isinstance(arrays, _Columns) and role in _SCORES and len(names) > 1 else []
 
 
-def _class_numbers(found, positive, where):
+def _class_numbers(outputs, positive, where):
     """Labels as numbers where they name the classes of columns, or stand beside one column; others as they are."""
     import pandas
 
-    labels, classes, is_column = found.arrays["labels"], found.classes, found.arrays["scores"].ndim == 1
+    labels, classes, is_column = outputs.labels, outputs.classes, outputs.logits.ndim == 1
     texts = labels.astype(str)
     if classes is None and positive:
         classes = (*texts[texts != positive][:1], positive)
@@ -149,13 +161,13 @@ def _class_numbers(found, positive, where):
     if classes and (is_column or positive or labels.dtype.kind == "U"):
         row, mend = np.argmin(numbers), "mend it, or name class 1 of two by --positive=NAME"
         what = f"label {shown(texts[row])!r} is none of {', '.join(classes[:8])}"
-        raise InputError(f"{where}, {found.place(row)}: {what}: {mend}")
+        raise InputError(f"{where}, {outputs.place(row)}: {what}: {mend}")
     return labels
 
 
-def _of_two_classes(found):
+def _of_two_classes(outputs):
     """Scores of one column are class 1's: [1 - p, p], or [0, s]. Whether they are p or s may be for them to say."""
-    scores, kind = found.arrays["scores"], found.kind
+    scores, kind = outputs.logits, outputs.kind
     is_column = scores.ndim == 1 and scores.dtype.kind in "fiu"
     if is_column:
         scores = np.stack([1 - scores.astype(np.float64), scores], axis=1)
@@ -163,7 +175,7 @@ def _of_two_classes(found):
         kind = "probs" if look_like_probabilities(np.where(scores == -np.inf, 0, scores), OFF_ONE) else "logits"
     if is_column and kind == "logits":
         scores[np.isfinite(scores[:, 1]), 0] = 0
-    return found._replace(kind=kind, arrays=found.arrays | {"scores": scores})
+    return outputs._replace(kind=kind, logits=scores)
 
 
 def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.ndarray:
@@ -198,15 +210,13 @@ def open_arrays(path: Path, keys: Keys) -> Mapping[str, Any]:
     if suffix in _READERS and os.path.isfile(path):  # a pipe would be waited for
         return _READERS[suffix](path)
     texts = [name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])]
-    table = lm_eval.outputs(tables.read_table(path, texts=texts, others=_READERS), path)
+    table = lm_eval.outputs(tables.read_table(path, texts=texts), path)
     stems = [_NUMBERED.sub(r"\1", name) for name in table.columns]
     return _Columns({stem: table.loc[:, [other == stem for other in stems]] for stem in stems})
 
 
 def _texts(frame):
-    column = frame.iloc[:, 0]
-    column = column.astype(object).where(column.notna(), "") if column.dtype.kind == "O" else column
-    values = np.array(column.tolist())
+    values = np.array(frame.iloc[:, 0].tolist())
     return np.char.strip(values) if values.dtype.kind == "U" else values
 
 

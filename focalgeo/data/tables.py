@@ -4,7 +4,7 @@ import gzip
 import json
 import os
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,20 +14,23 @@ from focalgeo.types import InputError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".feather")  # the first three also as .gz
 _CONVERSIONS = {  # of what could run code, or holds more than a table
-    **dict.fromkeys((".xlsx", ".xls"), "pandas.read_excel({!r})"),
-    **dict.fromkeys((".h5", ".hdf5"), "pandas.read_hdf({!r})"),
-    **dict.fromkeys((".pkl", ".pickle"), "pandas.read_pickle({!r})"),
+    ".xls": "pandas.read_excel({!r})",
+    ".xlsx": "pandas.read_excel({!r})",
+    ".h5": "pandas.read_hdf({!r})",
+    ".hdf5": "pandas.read_hdf({!r})",
+    ".pkl": "pandas.read_pickle({!r})",
+    ".pickle": "pandas.read_pickle({!r})",
     ".mat": "pandas.DataFrame(scipy.io.loadmat({!r})[NAME])",
 }
 
 
-def read_table(path: str | Path, *, texts: Collection[str] = (), others: Iterable[str] = ()) -> Any:
+def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
     """Read a table as a pandas.DataFrame; the end of its name says the format, one of `SUFFIXES`.
 
     Columns of a csv, tsv or jsonl file hold numbers where every cell is one or empty (NaN), and text elsewhere. Their
     index, named "line", is the line of the file in which a row begins; of other formats it is "row" from 0.
 
-    texts: names of columns whose cells stay as they are written, "01" as well. others: further formats for a message.
+    texts: names of columns whose cells stay as they are written, "01" as well.
 
     Raises:
         InputError: no such file, another format, or one that cannot be read, with the line where there is one.
@@ -39,7 +42,11 @@ def read_table(path: str | Path, *, texts: Collection[str] = (), others: Iterabl
     if suffix not in SUFFIXES or not os.path.isfile(path):  # a pipe would be waited for
         known = _CONVERSIONS.get(suffix, "").format(path.name)
         mend = f"convert it by {known}.to_csv({path.stem + '.csv'!r}, index=False)"
-        mend = mend if known else f"check the path, and give one of {', '.join((*others, *SUFFIXES))}"
+        mend = (
+            mend
+            if known
+            else f"check the path, and give one of {', '.join(SUFFIXES)}, or of outputs .npz, .npy, .safetensors or .pt"
+        )
         raise InputError(f"there is no file {path} of a known format: {mend}")
     with sources.reading(path, "write it again; parquet and feather need pyarrow (pip install pyarrow)"):
         if suffix in (".parquet", ".feather"):
@@ -75,14 +82,14 @@ def _records(path):
 def _read_csv(path, mark, texts):
     import pandas
 
-    empty = {"keep_default_na": False, "na_values": ""}
-    read = partial(pandas.read_csv, path, sep=mark, skipinitialspace=True, encoding="utf-8-sig", **empty)
-    names = [name.strip() for name in read(header=None, nrows=1, dtype=str, na_filter=False).iloc[0]]
+    read = partial(pandas.read_csv, path, sep=mark, skipinitialspace=True, encoding="utf-8-sig", keep_default_na=False)
+    names = [name.strip() for name in read(header=None, nrows=1, dtype=str).iloc[0]]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the float_precision that newer versions have unasked
         warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows longer than the header would lose their ends
         options = {"index_col": False, "float_precision": "round_trip", "low_memory": False}
-        table = read(header=0, names=names, dtype={name: str for name in names if name in texts}, **options)
+        options |= {"na_values": {name: "" for name in names if name not in texts}}
+        table = read(header=0, names=names, dtype=dict.fromkeys({*names} & {*texts}, str), **options)
     _, *lines = _lines(path)
     return table.set_index(pandas.Index(lines, name="line")) if len(lines) == len(table) else table.rename_axis("row")
 
