@@ -1,7 +1,7 @@
 """Samples of lm-evaluation-harness, `samples_TASK_DATE.jsonl` by --log_samples, as a table of outputs.
 
 A line of a multiple-choice task holds `filtered_resps`, [log-likelihood, is greedy] of each choice, and `target`, the
-number or text of the right one; both may be written as text.
+number of the right one; the numbers may be written as text.
 Source: lm_eval/evaluator.py and lm_eval/loggers/evaluation_tracker.py of EleutherAI/lm-evaluation-harness.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from focalgeo.data import sources
 
 _NAME = re.compile(r"samples_(.+)_[^_]+\.jsonl(?:\.gz)?")
-_MEND = "give samples of a multiple-choice task, whose target is one of the choices"
+_MEND = "give samples of a multiple-choice task, whose target is the number of a choice"
 
 
 def outputs(table: Any, path: Path) -> Any:
@@ -37,11 +37,7 @@ def outputs(table: Any, path: Path) -> Any:
 def _of_sample(sample):
     """The log-likelihoods and the number of the target."""
     pairs = sample["filtered_resps"] if "filtered_resps" in sample else [first for first, *_ in sample["resps"]]
-    logits, target = [float(value) for value, _ in pairs], str(sample["target"]).strip()
+    logits = [float(value) for value, _ in pairs]
     if "acc_mutual_info" in sample:  # those without the question follow
         logits = logits[: len(logits) // 2]
-    if target.isdecimal():
-        return logits, int(target)
-    choices = [str([*argument.values()][1]).strip() for argument in sample["arguments"].values()][: len(logits)]
-    (label,) = [number for number, choice in enumerate(choices) if choice == target]
-    return logits, label
+    return logits, int(sample["target"])

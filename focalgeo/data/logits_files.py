@@ -117,11 +117,9 @@ def _faults(outputs):
         what = f"{kind} are {str(scores.dtype)[:60]} of shape {scores.shape}"
         yield f"{what}: give numbers [examples, classes]; of two classes give both, {both}"
     for role, types in _KINDS.items():
-        values, is_or_are = getattr(outputs, role), "are" if role == "labels" else "is"
+        values = getattr(outputs, role)
         if values is not None and (values.shape != scores.shape[:1] or values.dtype.kind not in types):
-            what = (
-                f"{role} {is_or_are} {str(values.dtype)[:60]} of shape {values.shape}, {kind} have shape {scores.shape}"
-            )
+            what = f"{role} is {str(values.dtype)[:60]} of shape {values.shape}, {kind} have shape {scores.shape}"
             mend = advice.of_labels(values, scores.shape) if role == "labels" else "give a name or number for each row"
             yield f"{what}: {mend}"
     labels, classes = outputs.labels if is_labelled else scores.argmax(axis=1), scores.shape[1]

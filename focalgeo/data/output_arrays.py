@@ -97,8 +97,10 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     if outputs.labels is not None and outputs.labels.shape == outputs.index.shape:
         if keys.ignored:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
-            fields = {name: value for name, value in outputs._asdict().items() if np.shape(value)[:1] == kept.shape}
-            fields = {name: value[kept] for name, value in fields.items()}
+            values = {
+                role: getattr(outputs, role) for role in ("logits", "labels", "group", "cluster", "weight", "index")
+            }
+            fields = {role: value[kept] for role, value in values.items() if np.shape(value)[:1] == kept.shape}
             outputs = outputs._replace(**fields, left_out=int(np.sum(~kept)))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
     return _of_two_classes(outputs)
@@ -151,9 +153,9 @@ def _class_numbers(outputs, positive, where):
 
     labels, classes, is_column = outputs.labels, outputs.classes, outputs.logits.ndim == 1
     texts = labels.astype(str)
-    if classes is None and positive:
+    if positive and not classes:
         classes = (*texts[texts != positive][:1], positive)
-    elif classes is None and is_column:
+    elif is_column:
         classes = max(_PAIRS, key=lambda pair: np.isin(texts, pair).sum())
     numbers = pandas.Index(classes or ()).get_indexer(texts)
     if numbers.min() >= 0:
@@ -168,13 +170,12 @@ def _class_numbers(outputs, positive, where):
 def _of_two_classes(outputs):
     """Scores of one column are class 1's: [1 - p, p], or [0, s]. Whether they are p or s may be for them to say."""
     scores, kind = outputs.logits, outputs.kind
-    is_column = scores.ndim == 1 and scores.dtype.kind in "fiu"
-    if is_column:
+    if is_column := scores.ndim == 1:
         scores = np.stack([1 - scores.astype(np.float64), scores], axis=1)
     if kind == "scores":
         kind = "probs" if look_like_probabilities(np.where(scores == -np.inf, 0, scores), OFF_ONE) else "logits"
     if is_column and kind == "logits":
-        scores[np.isfinite(scores[:, 1]), 0] = 0
+        scores[:, 0] = 0
     return outputs._replace(kind=kind, logits=scores)
 
 
@@ -235,8 +236,9 @@ def _numbers(frames, where):
     for row, column in np.argwhere((numbers.isna() & frame.notna()).to_numpy())[:1]:
         what = f"{frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"
         raise InputError(f"{where}, {index.name} {index[row]}: {what}")
-    values = numbers.fillna(-np.inf).to_numpy(np.float64)
-    return values[:, 0] if [*frame.columns] == [first] and not is_numbered else values
+    if len(numbers.columns) == 1 and not is_numbered:
+        return numbers.iloc[:, 0].to_numpy(np.float64)
+    return numbers.fillna(-np.inf).to_numpy(np.float64)
 
 
 def _read_torch(path):

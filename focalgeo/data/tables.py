@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from focalgeo.data import sources
 from focalgeo.types import InputError
@@ -52,7 +52,7 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
         if suffix in (".parquet", ".feather"):
             return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
         if suffix == ".jsonl":
-            return pandas.DataFrame(*_records(path))
+            return _read_jsonl(path)
         return _read_csv(path, "," if suffix == ".csv" else "\t", texts)
 
 
@@ -61,22 +61,20 @@ def suffix_of(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def _open(path: Path) -> TextIO:
-    return (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt", encoding="utf-8-sig")
+def _numbered(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text and their numbers, but for empty ones."""
+    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
+        yield from ((number, line) for number, line in enumerate(file, 1) if line.strip(" \r\n"))
 
 
-def _records(path):
-    """The objects of a jsonl file and their index."""
+def _read_jsonl(path):
     import pandas
 
-    rows, lines = [], []
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                with sources.reading(f"{path}, line {number},"):
-                    rows.append(dict(json.loads(line)))
-                lines.append(number)
-    return rows, pandas.Index(lines, name="line")
+    rows = {}
+    for number, line in _numbered(path):
+        with sources.reading(f"{path}, line {number},"):
+            rows[number] = dict(json.loads(line))
+    return pandas.DataFrame([*rows.values()], pandas.Index([*rows], name="line"))
 
 
 def _read_csv(path, mark, texts):
@@ -90,15 +88,10 @@ def _read_csv(path, mark, texts):
         options = {"index_col": False, "float_precision": "round_trip", "low_memory": False}
         options |= {"na_values": {name: "" for name in names if name not in texts}}
         table = read(header=0, names=names, dtype=dict.fromkeys({*names} & {*texts}, str), **options)
-    _, *lines = _lines(path)
-    return table.set_index(pandas.Index(lines, name="line")) if len(lines) == len(table) else table.rename_axis("row")
-
-
-def _lines(path: Path) -> Iterator[int]:
-    """The line in which each record of a csv file begins: within quotes a record goes on, and empty lines are none."""
-    quotes = 0
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
-            if quotes % 2 == 0 and line.strip(" \r\n"):
-                yield number
-            quotes += line.count('"')
+    quotes, lines = 0, []
+    for number, line in _numbered(path):
+        if quotes % 2 == 0:  # within quotes a row goes on
+            lines.append(number)
+        quotes += line.count('"')
+    index = pandas.Index(lines[1:], name="line")
+    return table.set_index(index) if len(index) == len(table) else table.rename_axis("row")

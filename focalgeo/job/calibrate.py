@@ -101,10 +101,8 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     Raises:
         InputError: whatever is wrong with the files, or with the two together.
     """
-    names = {
-        role: getattr(options, f"{role}_key") for role in ("logits", "probs", "labels", "group", "cluster", "weight")
-    }
-    keys = Keys(**names, scores=options.prefix, positive=options.positive, ignored=tuple(options.ignore_label))
+    names = (getattr(options, f"{role}_key") for role in Keys._fields[:6])
+    keys = Keys(*names, options.prefix, options.positive, tuple(options.ignore_label))
     files = {"val": options.val} | ({"test": options.test} if options.test else {})
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in files.items()}
     also: dict[str, tuple] = {}
@@ -112,11 +110,8 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     if len({classes for _, classes in shapes.values()}) > 1:
         counts = f"val has {shapes['val'][1]} classes and test {shapes['test'][1]}"
         raise InputError(f"{counts}: give two files of one classifier")
-    names = {outputs.classes for outputs in splits.values()} - {None}
-    if len(names) > 1:
-        raise InputError(
-            f"the columns of val and test are {' and '.join(map(_listed, names))}: give both the same ones"
-        )
+    if len({outputs.classes for outputs in splits.values()} - {None}) > 1:
+        raise InputError("the columns of val and test are named for different classes: give both in one order")
     shapes = {name: shapes[name] for name in _labelled(splits)}
     for text in options.also:
         name, _, path = text.partition("=")

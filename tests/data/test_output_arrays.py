@@ -118,7 +118,7 @@ BAD = {
     "names alone": (np.array(["ham", "spam"])[TRUTH], SCORE, {}, "--positive=NAME"),
     "a wrong name": (np.array(["ham", "spam"])[TRUTH], SCORE, {"positive": "eggs"}, "label '.*' is none of .*, eggs"),
     "no probability": (TRUTH, np.where(np.arange(N) == 4, 1.5, 0.5), {"probs": "y_score"}, "the first is line 6"),
-    "an empty cell": (TRUTH, np.where(np.arange(N) == 4, np.nan, SCORE), {}, "infinite .*, the first in line 6"),
+    "an empty cell": (TRUTH, np.where(np.arange(N) == 4, np.nan, SCORE), {}, "are NaN, .*, the first in line 6"),
     "a word": (TRUTH, np.where(np.arange(N) == 4, "x", SCORE.astype(str)), {}, "line 6: y_score is 'x', no number"),
     "infinite": (TRUTH, np.where(np.arange(N) == 4, np.inf, SCORE), {}, "infinite or .*, the first in line 6"),
     "a label without one": (np.where(np.arange(N) == 4, "", TRUTH.astype(str)), SCORE, {}, "line 6: label '' is none"),
@@ -266,18 +266,15 @@ def test_documents_that_are_repeated_are_clusters_of_their_task(tmp_path):
     assert len({*found.cluster}) == N // 2 + N
 
 
-def test_targets_that_are_texts_and_scores_without_the_question(tmp_path):
+def test_scores_without_the_question_are_left_out_and_what_is_no_choice_names_its_line(tmp_path):
     rows, expected = samples()
     for row in rows:
-        row["target"] = f"choice {row['target']}"
         row["filtered_resps"] += [["-1.0", "False"]] * len(row["filtered_resps"])
         row["acc_mutual_info"] = 0.0
     path = jsonl(tmp_path / "samples_a_b.jsonl", rows)
     np.testing.assert_allclose(brier(read(path)), expected, rtol=1e-6)
-    rows[4]["arguments"] = {
-        f"gen_args_{j}": {"arg_0": "Q?", "arg_1": rows[4]["target"]} for j in range(2)
-    }  # winogrande
-    assert "line 5, cannot be read" in refused(jsonl(path, rows))
-    rows[4] |= {"target": "8", "filtered_resps": ["an answer"]}
-    assert "line 5, cannot be read" in refused(jsonl(path, rows))
-    assert "give samples of a multiple-choice task" in refused(path)
+    for wrong in ({"target": "[0, 1]"}, {"target": "a text"}, {"filtered_resps": ["an answer"]}):
+        said = refused(jsonl(path, [*rows[:4], rows[4] | wrong, *rows[5:]]))
+        assert "line 5, cannot be read" in said
+        assert "give samples of a multiple-choice task" in said
+    assert "the first is in line 5" in refused(jsonl(path, [*rows[:4], rows[4] | {"target": "8"}, *rows[5:]]))
