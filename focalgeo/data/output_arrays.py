@@ -97,10 +97,11 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     if outputs.labels is not None and outputs.labels.shape == outputs.index.shape:
         if keys.ignored:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
-            values = {
-                role: getattr(outputs, role) for role in ("logits", "labels", "group", "cluster", "weight", "index")
+            fields = {
+                role: value[kept]
+                for role in ("logits", "labels", "group", "cluster", "weight", "index")
+                if np.shape(value := getattr(outputs, role))[:1] == kept.shape
             }
-            fields = {role: value[kept] for role, value in values.items() if np.shape(value)[:1] == kept.shape}
             outputs = outputs._replace(**fields, left_out=int(np.sum(~kept)))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
     return _of_two_classes(outputs)
@@ -123,14 +124,15 @@ def _by_role(arrays, keys, where):
     used = [role for role in names if names[role] and (role == kind or role not in _SCORES)]
     values = {role: array_of(arrays, names[role], role, where) for role in used}
     columns, scores = _columns(arrays, names[kind], kind), values.pop(kind)
-    rows = next(iter(arrays.values())).index if isinstance(arrays, _Columns) else None
     return Outputs(
         kind=kind,
         logits=scores,
         **{"labels": None, **values},
         unread=tuple(other for other in arrays if other not in (*columns, *map(names.get, used))),
         classes=tuple(name.removeprefix(_stem(names[kind])) for name in columns) if len(columns) > 1 else None,
-        index=pandas.RangeIndex(len(np.atleast_1d(scores)), name="row") if rows is None else rows,
+        index=next(iter(arrays.values())).index
+        if isinstance(arrays, _Columns)
+        else pandas.RangeIndex(len(scores), name="row"),
     )
 
 

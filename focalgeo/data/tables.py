@@ -14,13 +14,13 @@ from focalgeo.types import InputError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".feather")  # the first three also as .gz
 _CONVERSIONS = {  # of what could run code, or holds more than a table
-    ".xls": "pandas.read_excel({!r})",
-    ".xlsx": "pandas.read_excel({!r})",
-    ".h5": "pandas.read_hdf({!r})",
-    ".hdf5": "pandas.read_hdf({!r})",
-    ".pkl": "pandas.read_pickle({!r})",
-    ".pickle": "pandas.read_pickle({!r})",
-    ".mat": "pandas.DataFrame(scipy.io.loadmat({!r})[NAME])",
+    ".xls": "pandas.read_excel(...)",
+    ".xlsx": "pandas.read_excel(...)",
+    ".h5": "pandas.read_hdf(...)",
+    ".hdf5": "pandas.read_hdf(...)",
+    ".pkl": "pandas.read_pickle(...)",
+    ".pickle": "pandas.read_pickle(...)",
+    ".mat": "pandas.DataFrame(scipy.io.loadmat(...)[NAME])",
 }
 
 
@@ -40,13 +40,9 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
     path = Path(os.path.expanduser(path))
     suffix = suffix_of(path)
     if suffix not in SUFFIXES or not os.path.isfile(path):  # a pipe would be waited for
-        known = _CONVERSIONS.get(suffix, "").format(path.name)
-        mend = f"convert it by {known}.to_csv({path.stem + '.csv'!r}, index=False)"
-        mend = (
-            mend
-            if known
-            else f"check the path, and give one of {', '.join(SUFFIXES)}, or of outputs .npz, .npy, .safetensors or .pt"
-        )
+        mend = f"check the path, and give one of {', '.join(SUFFIXES)}, or of outputs .npz, .npy, .safetensors or .pt"
+        if suffix in _CONVERSIONS:
+            mend = f"convert it by {_CONVERSIONS[suffix]}.to_csv(..., index=False)"
         raise InputError(f"there is no file {path} of a known format: {mend}")
     with sources.reading(path, "write it again; parquet and feather need pyarrow (pip install pyarrow)"):
         if suffix in (".parquet", ".feather"):

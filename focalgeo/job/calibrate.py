@@ -73,7 +73,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         manifest = {
             "config": config,
             "data": {"name": splits["val"].source.rpartition("/")[2]},
-            "calibration": _summary(options, compared, saved, measured_on) | {"warnings": warnings},
+            "calibration": _summary(options, compared, saved) | {"split": measured_on, "warnings": warnings},
             **provenance.of_program(command),
         }
         for warning in warnings:
@@ -163,14 +163,13 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
     return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **trained}
 
 
-def _summary(options, compared, saved, measured_on):
+def _summary(options, compared, saved):
     """The manifest's entry on what was chosen, and how."""
     choice, summary = compared.choice, {"trained_gamma": options.trained_gamma}
     if choice.test is not None:
         statistic = float(np.clip(choice.test.statistic, -_LARGEST, _LARGEST))
         summary["score_test"] = {"statistic": statistic, "p_value": choice.test.p_value}
     return summary | {
-        "split": measured_on,
         "criterion": options.criterion,
         "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
         "level": choice.level,

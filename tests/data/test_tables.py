@@ -66,7 +66,7 @@ def test_columns_are_text_where_asked_and_where_a_cell_is_no_number(tmp_path):
 
 
 BAD = {
-    "a.xlsx": (b"", r"pandas.read_excel\('a.xlsx'\).to_csv\('a.csv', index=False\)"),
+    "a.xlsx": (b"", r"pandas.read_excel\(...\).to_csv\(..., index=False\)"),
     "a.pkl": (b"", "pandas.read_pickle"),
     "a.h5": (b"", "pandas.read_hdf"),
     "a.mat": (b"", "scipy.io.loadmat"),
