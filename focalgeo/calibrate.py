@@ -86,8 +86,14 @@ def make_parser() -> argparse.ArgumentParser:
         add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
     add("--prefix", metavar="NAME_", help="what columns of scores begin with; they are probs if all rows sum to 1")
     add("--positive", metavar="NAME", help="the label of class 1 of two, if labels are names")
-    ignored = "labels whose rows are left out, such as -100"
-    add("--ignore-label", type=_names, action="extend", default=[], metavar="LABEL", help=ignored)
+    add(
+        "--ignore-label",
+        type=_names,
+        action="extend",
+        default=[],
+        metavar="LABEL",
+        help="labels whose rows are left out, such as -100",
+    )
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
     add("--cluster-key", metavar="NAME", help="the array that names the examples that belong together (cluster)")
     add(

@@ -123,7 +123,7 @@ def _faults(outputs):
             mend = advice.of_labels(values, scores.shape) if role == "labels" else "give a name or number for each row"
             yield f"{what}: {mend}"
     labels, classes = outputs.labels if is_labelled else scores.argmax(axis=1), scores.shape[1]
-    if len(labels) < _FEWEST_EXAMPLES and is_labelled:
+    if len(labels) < (_FEWEST_EXAMPLES if is_labelled else 1):
         mend = f"give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
         yield f"it has {len(labels)} examples, too few to fit or to measure calibration: {mend}"
     wrong = (labels < 0) | (labels >= classes)
@@ -135,7 +135,7 @@ def _faults(outputs):
     of_label = scores[np.arange(len(labels)), labels]
     if of_label.min() == -np.inf:
         yield f"in {place(np.argmin(of_label))} no class, or not that of the label, has a score: mend or remove it"
-    if labels.min() == labels.max() and is_labelled:
+    if is_labelled and labels.min() == labels.max():
         yield f"all labels are {labels[0]}, one class: calibration needs examples of two or more"
     for role in ("group", "cluster"):
         values = getattr(outputs, role)

@@ -102,7 +102,7 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
                 for role in ("logits", "labels", "group", "cluster", "weight", "index")
                 if np.shape(value := getattr(outputs, role))[:1] == kept.shape
             }
-            outputs = outputs._replace(**fields, left_out=int(np.sum(~kept)))
+            outputs = outputs._replace(**fields, left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
     return _of_two_classes(outputs)
 
@@ -114,8 +114,9 @@ def _by_role(arrays, keys, where):
         role: getattr(keys, role) or next((name for name in own if _columns(arrays, name, role)), None)
         for role, own in _NAMES.items()
     }
-    asked = [role for role in _SCORES if getattr(keys, role)]
-    kind, *more = asked or [role for role in _SCORES if names[role]] or ["logits"]
+    kind, *more = (
+        [role for role in _SCORES if getattr(keys, role)] or [role for role in _SCORES if names[role]] or ["logits"]
+    )
     if more:
         raise InputError(f"{where} has {kind} and {more[0]}: say which by --logits-key or --probs-key alone")
     names |= {role: names[role] or role for role in (kind, "labels")}
@@ -160,7 +161,7 @@ def _class_numbers(outputs, positive, where):
     elif is_column:
         classes = max(_PAIRS, key=lambda pair: np.isin(texts, pair).sum())
     numbers = pandas.Index(classes or ()).get_indexer(texts)
-    if numbers.min() >= 0:
+    if (numbers >= 0).all():
         return numbers
     if classes and (is_column or positive or labels.dtype.kind == "U"):
         row, mend = np.argmin(numbers), "mend it, or name class 1 of two by --positive=NAME"

@@ -14,12 +14,9 @@ from focalgeo.types import InputError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".feather")  # the first three also as .gz
 _CONVERSIONS = {  # of what could run code, or holds more than a table
-    ".xls": "pandas.read_excel(...)",
     ".xlsx": "pandas.read_excel(...)",
     ".h5": "pandas.read_hdf(...)",
-    ".hdf5": "pandas.read_hdf(...)",
     ".pkl": "pandas.read_pickle(...)",
-    ".pickle": "pandas.read_pickle(...)",
     ".mat": "pandas.DataFrame(scipy.io.loadmat(...)[NAME])",
 }
 

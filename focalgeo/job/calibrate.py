@@ -224,7 +224,7 @@ def input_warnings(
 
 
 def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
-    n, masked = len(outputs.logits), int(np.isneginf(outputs.logits).sum())
+    n, masked = len(outputs.logits), np.isneginf(outputs.logits).sum()
     if masked:
         yield f"{masked:,} scores of {name} are empty or -inf, of classes that cannot be in their rows."
     if outputs.looks_like_probs:

@@ -36,9 +36,9 @@ def jsonl(path, rows):
     return path
 
 
-def refused(path, **keys):
+def refused(path, *, where="val", **keys):
     with pytest.raises(InputError) as caught:
-        read(path, **keys)
+        read(path, where=where, **keys)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -162,6 +162,7 @@ def test_rows_of_ignored_labels_are_left_out(tmp_path):
         np.testing.assert_array_equal(found.weight, np.flatnonzero(~out))
         assert found.left_out == 3
         assert "255" in refused(tmp_path / name, ignored=("-100",))
+    assert "it has 0 examples" in refused(tmp_path / "a.csv", ignored=("-100", "255", "0", "1", "2"))
     labels[20] = 5
     assert "the first is in line 22" in refused(csv(tmp_path / "a.csv", **columns | {"labels": labels}),
                                                 ignored=("-100", "255"))  # fmt: skip
@@ -173,6 +174,8 @@ def test_a_test_file_may_have_no_labels(tmp_path):
     assert found.labels is None
     np.testing.assert_array_equal(found.logits, LOGITS.astype(np.float32))
     assert "val has no array 'labels'" in refused(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", logits=LOGITS[:0])
+    assert "test: it has 0 examples" in refused(tmp_path / "b.npz", where="test")
     assert read(csv(tmp_path / "a.csv", y_prob=1 / (1 + np.exp(-SCORE))), where="test").logits.shape == (N, 2)
 
 
@@ -278,3 +281,13 @@ def test_scores_without_the_question_are_left_out_and_what_is_no_choice_names_it
         assert "line 5, cannot be read" in said
         assert "give samples of a multiple-choice task" in said
     assert "the first is in line 5" in refused(jsonl(path, [*rows[:4], rows[4] | {"target": "8"}, *rows[5:]]))
+
+
+def test_columns_that_merely_begin_as_a_role_does_are_not_read_for_it(tmp_path):
+    others = {"group_size": LABELS, "weight_kg": LABELS, "cluster_id": LABELS, "label_text": NAMES}
+    found = read(csv(tmp_path / "a.csv", label=LABELS, **others, **named("logits_")))
+    assert (found.group, found.weight, found.cluster, found.unread) == (None, None, None, tuple(others))
+    assert "val has no array 'logits'" in refused(csv(tmp_path / "b.csv", label=LABELS, logits_scale=SCORE))
+    assert "has logits and probs: say which" in refused(
+        csv(tmp_path / "c.csv", label=LABELS, y_prob=SCORE, **named("logits_"))
+    )
