@@ -229,12 +229,13 @@ def _numbers(frames, where):
     import pandas
 
     frame, index = pandas.concat(frames, axis=1), frames[0].index
-    (first, *more), is_numbered = frame.columns, _NUMBERED.fullmatch(frame.columns[0])
+    first = frame.columns[0]
+    is_numbered = _NUMBERED.fullmatch(first)
     if isinstance(frame.iat[0, 0], (list, np.ndarray)):
         columns = zip_longest(*frame[first])
         frame = pandas.DataFrame({f"{first}[{number}]": column for number, column in enumerate(columns)}, index)
     elif is_numbered and len(frames) == 1:  # in order, none missing
-        frame = frame[[_NUMBERED.sub(rf"\1_{number}", first) for number in range(len(more) + 1)]]
+        frame = frame[[_NUMBERED.sub(rf"\1_{number}", first) for number in range(frame.shape[1])]]
     numbers = frame.apply(pandas.to_numeric, errors="coerce")
     for row, column in np.argwhere((numbers.isna() & frame.notna()).to_numpy())[:1]:
         what = f"{frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"
