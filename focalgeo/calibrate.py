@@ -77,15 +77,25 @@ def make_parser() -> argparse.ArgumentParser:
         required=True,
         help="folder for all results: new, empty, or of the same command",
     )
-    for key, what in (("logits", "holds logits"), ("probs", "holds probabilities"), ("labels", "holds labels")):
+    for key, what in (
+        ("logits", "holds logits"),
+        ("probs", "holds probabilities"),
+        ("labels", "holds labels"),
+        ("weight", "weighs examples"),
+    ):
         add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
     help = "multiclass (default), or multilabel: labels [rows, labels] of 0 and 1, a score for each"
     add("--task", choices=("multiclass", "multilabel"), default="multiclass", help=help)
     add("--prefix", metavar="NAME_", help="what columns of scores begin with; they are probs if all rows sum to 1")
     add("--positive", metavar="NAME", help="the label of class 1 of two, if labels are names")
-    ignored = "labels whose rows are left out, such as -100"
-    add("--ignore-label", type=_names, action="extend", default=[], metavar="LABEL", help=ignored)
-    add("--weight-key", metavar="NAME", help="the array of each example's weight, if its name is not weight")
+    add(
+        "--ignore-label",
+        type=_names,
+        action="extend",
+        default=[],
+        metavar="LABEL",
+        help="labels whose rows are left out, such as -100",
+    )
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
     add("--cluster-key", metavar="NAME", help="the array that names the examples that belong together (cluster)")
     add(

@@ -1,7 +1,7 @@
 """Samples of lm-evaluation-harness, `samples_TASK_DATE.jsonl` by --log_samples, as a table of outputs.
 
 A line of a multiple-choice task holds `filtered_resps`, [log-likelihood, is greedy] of each choice, and `target`, the
-number or text of the right one; both may be written as text.
+number of the right one; the numbers may be written as text.
 Source: lm_eval/evaluator.py and lm_eval/loggers/evaluation_tracker.py of EleutherAI/lm-evaluation-harness.
 """
 
@@ -12,18 +12,18 @@ from typing import Any
 from focalgeo.data import sources
 
 _NAME = re.compile(r"samples_(.+)_[^_]+\.jsonl(?:\.gz)?")
-_MEND = "give samples of a multiple-choice task, whose target is one of the choices"
-
-
-def is_samples(table: Any) -> bool:
-    """Whether a pandas.DataFrame has the columns of samples."""
-    return {"doc_id", "target"} <= {*table.columns} and table.columns.isin(["resps", "filtered_resps"]).any()
+_MEND = "give samples of a multiple-choice task, whose target is the number of a choice"
 
 
 def outputs(table: Any, path: Path) -> Any:
-    """Columns logits (log-likelihoods), labels, group (the task) and, where documents are repeated, cluster."""
+    """Columns logits (log-likelihoods), labels, group (the task) and, where documents are repeated, cluster.
+
+    A pandas.DataFrame without the columns of samples is given back.
+    """
     import pandas
 
+    if not {"doc_id", "target"} <= {*table} or {"resps", "filtered_resps"}.isdisjoint(table):
+        return table
     rows = []
     for line, sample in zip(table.index, table.to_dict("records"), strict=True):
         with sources.reading(f"{path}, line {line},", _MEND):
@@ -31,17 +31,13 @@ def outputs(table: Any, path: Path) -> Any:
     found = pandas.DataFrame(rows, table.index, ["logits", "labels"])
     found["group"] = table.get("task", _NAME.sub(r"\1", path.name))
     found["cluster"] = found["group"] + "/" + table["doc_id"].astype(str)
-    return found if found["cluster"].duplicated().any() else found.drop(columns="cluster")
+    return found.iloc[:, :3] if found["cluster"].is_unique else found
 
 
 def _of_sample(sample):
     """The log-likelihoods and the number of the target."""
     pairs = sample["filtered_resps"] if "filtered_resps" in sample else [first for first, *_ in sample["resps"]]
-    logits, target = [float(value) for value, _ in pairs], str(sample["target"]).strip()
+    logits = [float(value) for value, _ in pairs]
     if "acc_mutual_info" in sample:  # those without the question follow
         logits = logits[: len(logits) // 2]
-    if target.isdecimal():
-        return logits, int(target)
-    choices = [str([*argument.values()][1]).strip() for argument in sample["arguments"].values()][: len(logits)]
-    (label,) = [number for number, choice in enumerate(choices) if choice == target]
-    return logits, label
+    return logits, int(sample["target"])

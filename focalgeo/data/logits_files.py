@@ -6,14 +6,12 @@ Nothing in a file is ever executed.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int32
 
 from focalgeo import advice
 from focalgeo.data import sources
-from focalgeo.data.output_arrays import Keys, array_of, open_arrays, read_arrays
+from focalgeo.data.output_arrays import Keys, Outputs, array_of, open_arrays, read_arrays
 from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
 
 _LARGEST_LOGIT = 1e30  # sums of more would leave float32
@@ -24,24 +22,7 @@ _MOST_VOTES = 1000  # 1/n of which probabilities are found to be multiples
 _DECIMALS = (10**4, 10**5, 10**6)
 _FINE = 10  # from this n on, sums are taken that rounding explains
 _STORED = 2e-7  # by which float32 may miss a multiple
-
-
-class Outputs(NamedTuple):
-    """One split's outputs as logits; from probabilities the logits are log p."""
-
-    source: str  # as the user wrote it
-    checksum: str  # SHA-256 of each file, in the order named
-    kind: str  # "logits" or "probs"
-    logits: Float32[np.ndarray, "examples classes"]  # finite, or -inf of a class that cannot be
-    labels: Int32[np.ndarray, " examples"] | None  # None where test has none
-    group: np.ndarray | None  # text [examples]
-    cluster: np.ndarray | None  # text [examples]
-    unit: int  # probabilities with zeros are multiples of 1/unit; 0 where they are not
-    unread: tuple[str, ...]  # names of arrays or columns that are not used
-    looks_like_probs: bool  # given as logits, but every row is in [0, 1] and sums to 1
-    weight: np.ndarray | None = None  # float64 [examples], above 0
-    classes: tuple[str, ...] | None = None  # the names of the columns
-    left_out: int = 0  # rows whose label is ignored
+_KINDS = {"labels": "iu", "group": "U", "cluster": "U", "weight": "fiu"}  # of NumPy's types
 
 
 def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = None) -> Outputs:
@@ -61,38 +42,20 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
         numbers that are not finite, labels out of range, probabilities that are none, fewer than 30 examples.
     """
     with sources.reading(f"--{where}={source}"):
-        paths, found = read_arrays(source, keys, where)
-    scores, kind = found.scores, found.kind
-    empty = np.isnan(scores) if found.word else np.zeros(scores.shape, bool)
-    scores = np.where(empty, 0 if kind == "probs" else -np.inf, scores) if found.word else scores
-    for fault in _faults(found._replace(scores=scores)):
+        outputs = read_arrays(source, keys, where)
+    for fault in _faults(outputs):
         raise InputError(f"{where}: {fault}")
-    unit = 0 if kind == "logits" else _unit(scores)
-    logits = _as_float32(scores) if kind == "logits" else floored_log(scores, floor or rounded_floor(scores, unit))
-    logits[empty] = -np.inf
-    for row in _impossible(logits, found.labels):
-        raise InputError(f"{where}, {found.place(row)}: no class, or not the label's, has a score: mend or remove it")
-    return Outputs(
-        source=source,
-        checksum=" ".join(f"sha256:{sources.checksum(path)}" for path in paths),
-        kind=kind,
-        logits=logits,
-        labels=None if found.labels is None else found.labels.astype(np.int32),
-        group=found.group,
-        cluster=found.cluster,
+    scores, is_probs = outputs.logits, outputs.kind == "probs"
+    possible = scores > -np.inf
+    filled = np.where(possible, scores, 0)
+    unit = _unit(filled) if is_probs else 0
+    logits = floored_log(filled, floor or rounded_floor(filled, unit)) if is_probs else _as_float32(scores)
+    return outputs._replace(
+        logits=np.where(possible, logits, -np.inf),
+        labels=None if outputs.labels is None else outputs.labels.astype(np.int32),
         unit=unit,
-        unread=found.unread,
-        looks_like_probs=kind == "logits" and look_like_probabilities(scores, OFF_ONE),
-        weight=found.weight,
-        classes=found.classes,
-        left_out=found.left_out,
+        looks_like_probs=not is_probs and look_like_probabilities(scores, OFF_ONE),
     )
-
-
-def _impossible(logits, labels):
-    """Rows in which no class can be, or not that of the label."""
-    best = logits.max(axis=1) if labels is None else logits[np.arange(len(labels)), labels]
-    return np.flatnonzero(np.isneginf(best))
 
 
 def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: str) -> dict[str, np.ndarray]:
@@ -107,7 +70,7 @@ def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: 
         InputError: a file that cannot be read, an array that is missing, of another shape, or no probabilities.
     """
     with sources.reading(path):
-        arrays = open_arrays(Path(os.path.expanduser(path)), where, Keys())
+        arrays = open_arrays(Path(os.path.expanduser(path)), Keys())
         probs = {split: array_of(arrays, split, "probs", where) for split in shapes}
     for split, array in probs.items():
         if array.dtype.kind not in "fiu" or array.shape != shapes[split]:
@@ -146,54 +109,47 @@ def rounded_floor(probs: np.ndarray, unit: int) -> np.ndarray | float:
     return np.clip(left / np.maximum((probs <= 0).sum(axis=1, keepdims=True), 1), 0.05 / unit, 0.5 / unit)
 
 
-def _faults(found):
+def _faults(outputs):
     """What is wrong with the arrays, one line each; a line may be asked for only where those above it do not hold."""
-    scores, labels, kind = found.scores, found.labels, found.kind
+    scores, kind, place, is_labelled = outputs.logits, outputs.kind, outputs.place, outputs.labels is not None
     if scores.dtype.kind not in "fiu" or scores.ndim != 2 or scores.shape[1] < 2:
         both = "np.stack([1 - p, p], 1)" if kind == "probs" else "np.stack([0 * z, z], 1)"
         what = f"{kind} are {str(scores.dtype)[:60]} of shape {scores.shape}"
         yield f"{what}: give numbers [examples, classes]; of two classes give both, {both}"
-    if labels is not None and (labels.shape != scores.shape[:1] or labels.dtype.kind not in "iu"):
-        what = f"labels are {str(labels.dtype)[:60]} of shape {labels.shape}, {kind} have shape {scores.shape}"
-        yield f"{what}: {advice.of_labels(labels, scores.shape)}"
-    for role, types, mend in (
-        ("group", "U", "name or number"),
-        ("cluster", "U", "name or number"),
-        ("weight", "fiu", "number"),
-    ):
-        values = getattr(found, role)
+    for role, types in _KINDS.items():
+        values = getattr(outputs, role)
         if values is not None and (values.shape != scores.shape[:1] or values.dtype.kind not in types):
-            what = f"{role} is {str(values.dtype)[:60]} of shape {values.shape}"
-            yield f"{what}: give a {mend} for each row of {kind}"
-    yield from _faults_of_labels(found) if labels is not None else ()
-    yield from _faults_of_scores(scores, kind, found.place)
-    if labels is not None and labels.min() == labels.max():
-        yield f"all labels are {labels[0]}, one class: calibration needs examples of two or more"
-    for role in ("group", "cluster"):
-        values = getattr(found, role)
-        for name in () if values is None else set(values.tolist()):
-            if not (name.strip() and name.isprintable()):
-                yield f"{role} {name!a} is no name on one line: name them all"
-    wrong = np.zeros(0) if found.weight is None else ~((found.weight > 0) & (found.weight <= _LARGEST_LOGIT))
-    if wrong.any():
-        yield f"weight in {found.place(np.argmax(wrong))} is {found.weight[np.argmax(wrong)]}: give numbers above 0"
-
-
-def _faults_of_labels(found):
-    labels, classes = found.labels, found.scores.shape[1]
-    if len(labels) < _FEWEST_EXAMPLES:
+            what = f"{role} is {str(values.dtype)[:60]} of shape {values.shape}, {kind} have shape {scores.shape}"
+            mend = advice.of_labels(values, scores.shape) if role == "labels" else "give a name or number for each row"
+            yield f"{what}: {mend}"
+    labels, classes = outputs.labels if is_labelled else scores.argmax(axis=1), scores.shape[1]
+    if len(labels) < (_FEWEST_EXAMPLES if is_labelled else 1):
         mend = f"give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
         yield f"it has {len(labels)} examples, too few to fit or to measure calibration: {mend}"
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
         what = f"labels run from {labels.min()} to {labels.max()}: with {classes} classes give labels from 0 to"
-        first = f"the first is in {found.place(np.argmax(wrong))}"
-        yield f"{what} {classes - 1}; {first}; {advice.of_labels(labels, found.scores.shape)}"
+        first = f"the first is in {place(np.argmax(wrong))}"
+        yield f"{what} {classes - 1}; {first}; {advice.of_labels(labels, scores.shape)}"
+    yield from _faults_of_scores(np.where(scores == -np.inf, 0, scores), kind, place)
+    of_label = scores[np.arange(len(labels)), labels]
+    if of_label.min() == -np.inf:
+        yield f"in {place(np.argmin(of_label))} no class, or not that of the label, has a score: mend or remove it"
+    if is_labelled and labels.min() == labels.max():
+        yield f"all labels are {labels[0]}, one class: calibration needs examples of two or more"
+    for role in ("group", "cluster"):
+        values = getattr(outputs, role)
+        for name in () if values is None else set(values.tolist()):
+            if not (name.strip() and name.isprintable()):
+                yield f"{role} {name!a} is no name on one line: name them all"
+    weight = np.ones(1) if outputs.weight is None else outputs.weight
+    wrong = ~((weight > 0) & (weight <= _LARGEST_LOGIT))
+    if wrong.any():
+        yield f"weight in {place(np.argmax(wrong))} is {weight[np.argmax(wrong)]}: give numbers above 0, and leave out what counts for nothing"
 
 
 def _faults_of_scores(scores, kind, place="row {}".format):
-    wide = scores.astype(np.promote_types(scores.dtype, np.float64))
-    wrong = ~((np.abs(wide) <= _LARGEST_LOGIT) | (np.isneginf(wide) & (kind == "logits"))).all(axis=1)
+    wrong = ~(np.abs(scores.astype(np.promote_types(scores.dtype, np.float64))) <= _LARGEST_LOGIT).all(axis=1)
     if wrong.any():
         what = f"{kind} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
         yield f"{what}, the first in {place(np.argmax(wrong))}: remove or mend them"

@@ -6,17 +6,17 @@ Nothing in a file is ever executed.
 import io
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float32, Int32
 from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
 from safetensors.numpy import load_file
 
-from focalgeo.data import lm_eval, tables
+from focalgeo.data import lm_eval, sources, tables
 from focalgeo.types import OFF_ONE, InputError, look_like_probabilities, shown
 
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
@@ -32,7 +32,7 @@ _NAMES = {  # in a file
 _ROLES = "|".join(_NAMES)
 _SCORES = ("logits", "probs", "scores")
 _TEXTS = ("labels", "group", "cluster")
-_PAIRS = (("0", "1"), ("-1", "1"), ("False", "True"), ("false", "true"))  # labels of two classes
+_PAIRS = (("0", "1"), ("-1", "1"), ("False", "True"))  # labels of two classes
 _NUMBERED = re.compile(r"^(.+)_[0-9]+$")
 
 
@@ -54,32 +54,35 @@ class Keys(NamedTuple):
     multilabel: bool = False  # labels [rows, labels] of 0 and 1, and a score for each
 
 
-class Found(NamedTuple):
-    """What a file holds, by role, not yet checked."""
+class Outputs(NamedTuple):
+    """One split's outputs as logits; from probabilities the logits are log p."""
 
     kind: str  # "logits" or "probs"
-    scores: np.ndarray  # in a table NaN is an empty cell, or the end of a short list
-    labels: np.ndarray | None
-    group: np.ndarray | None
-    cluster: np.ndarray | None
-    weight: np.ndarray | None
-    classes: tuple[str, ...] | None  # by whose names the columns were found
-    unread: tuple[str, ...]  # names of arrays or columns that are not used
-    index: np.ndarray  # the line of the file, or the row
-    word: str | None  # "line" or "row", of a table; None elsewhere
+    logits: Float32[np.ndarray, "examples classes"]  # finite, or -inf of a class that cannot be
+    labels: Int32[np.ndarray, " examples"] | None  # None where test has none
+    group: np.ndarray | None = None  # text [examples]
+    cluster: np.ndarray | None = None  # text [examples]
+    weight: np.ndarray | None = None  # float64 [examples], above 0
+    source: str = ""  # as the user wrote it
+    checksum: str = ""  # SHA-256 of each file, in the order named
+    unit: int = 0  # probabilities with zeros are multiples of 1/unit; 0 where they are not
+    unread: tuple[str, ...] = ()  # names of arrays or columns that are not used
+    looks_like_probs: bool = False  # given as logits, but every row is in [0, 1] and sums to 1
+    classes: tuple[str, ...] | None = None  # the names of the columns
     left_out: int = 0  # rows whose label is ignored
+    index: Any = None  # a pandas.Index named "line", of the file, or "row"
 
     def place(self, row: int) -> str:
         """What a row is called in messages."""
-        return f"{self.word or 'row'} {self.index[row]}"
+        return f"{self.index.name} {self.index[row]}"
 
 
 class _Columns(dict):
     """Name -> its columns of a pandas.DataFrame: `name_0`, `name_1`, ... are those of `name`."""
 
 
-def read_arrays(source: str, keys: Keys, where: str) -> tuple[list[Path], Found]:
-    """The paths of a source, and what they hold.
+def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
+    """Outputs as they stand in the files of a source, not yet checked: `logits` are the scores, of two classes or more.
 
     Raises:
         InputError: an array that is missing, a cell that is no number, a label that is none of the classes named.
@@ -88,121 +91,134 @@ def read_arrays(source: str, keys: Keys, where: str) -> tuple[list[Path], Found]
     if not parts or os.path.isfile(os.path.expanduser(source)):  # whatever its name looks like
         parts = [("", source)]
     paths = [Path(os.path.expanduser(text)) for _, text in parts]
-    files = {role: open_arrays(path, where, keys) for (role, _), path in zip(parts, paths, strict=True)}
-    found = _by_role(files[""] if "" in files else {role: file[""] for role, file in files.items()}, keys, where)
+    files = {role: open_arrays(path, keys) for (role, _), path in zip(parts, paths, strict=True)}
+    arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
+    checksum = " ".join(f"sha256:{sources.checksum(path)}" for path in paths)
+    outputs = _by_role(arrays, keys, where)._replace(source=source, checksum=checksum)
     if keys.multilabel:
-        return paths, _of_two_classes(_of_labels(found, where))
-    if found.labels is not None and found.labels.shape == found.index.shape:
-        kept = ~np.isin(found.labels.astype(str), keys.ignored)
-        arrays = {name: value for name, value in found._asdict().items() if isinstance(value, np.ndarray)}
-        rest = {name: value[kept] for name, value in arrays.items() if len(value) == len(kept)} if keys.ignored else {}
-        found = found._replace(**rest, left_out=int(np.sum(~kept)))
-        found = found._replace(labels=_class_numbers(found, keys.positive, where))
-    return paths, _of_two_classes(found)
+        outputs = _of_labels(outputs, where)
+    elif outputs.labels is not None and outputs.labels.shape == outputs.index.shape:
+        if keys.ignored:
+            kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
+            fields = {
+                role: value[kept]
+                for role in ("logits", "labels", "group", "cluster", "weight", "index")
+                if np.shape(value := getattr(outputs, role))[:1] == kept.shape
+            }
+            outputs = outputs._replace(**fields, left_out=np.sum(~kept))
+        outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
+    return _of_two_classes(outputs)
 
 
 def _by_role(arrays, keys, where):
-    names = {role: getattr(keys, role) or _own_name(arrays, role) for role in _NAMES}
-    asked = [role for role in _SCORES if getattr(keys, role)]
-    kind, *more = asked or [role for role in _SCORES if names[role]] or ["logits"]
+    import pandas  # slow to import
+
+    names = {
+        role: getattr(keys, role) or next((name for name in own if _columns(arrays, name, role)), None)
+        for role, own in _NAMES.items()
+    }
+    kind, *more = (
+        [role for role in _SCORES if getattr(keys, role)] or [role for role in _SCORES if names[role]] or ["logits"]
+    )
     if more:
         raise InputError(f"{where} has {kind} and {more[0]}: say which by --logits-key or --probs-key alone")
     names |= {role: names[role] or role for role in (kind, "labels")}
-    if where == "test" and not _columns(arrays, names["labels"]):
-        names["labels"] = None
-    roles = [kind, *(role for role in names if names[role] and role not in _SCORES)]
-    values = {role: array_of(arrays, names[role], role, where) for role in roles}
-    used = {name for role in roles for name in _columns(arrays, names[role])}
-    scores, columns = values.pop(kind), _columns(arrays, names[kind])
-    index = next(iter(arrays.values())).index if isinstance(arrays, _Columns) else None
-    return Found(
+    if where == "test" and names["labels"] not in arrays:
+        del names["labels"]
+    used = [role for role in names if names[role] and (role == kind or role not in _SCORES)]
+    values = {role: array_of(arrays, names[role], role, where) for role in used}
+    columns, scores = _columns(arrays, names[kind], kind), values.pop(kind)
+    return Outputs(
         kind=kind,
-        scores=scores,
-        **{role: values.get(role) for role in ("labels", "group", "cluster", "weight")},
+        logits=scores,
+        **{"labels": None, **values},
+        unread=tuple(other for other in arrays if other not in (*columns, *map(names.get, used))),
         classes=tuple(name.removeprefix(_stem(names[kind])) for name in columns) if len(columns) > 1 else None,
-        unread=tuple(name for name in arrays if name not in used),
-        index=np.arange(len(scores) if scores.ndim else 0) if index is None else index.to_numpy(),
-        word=None if index is None else index.name,
+        index=next(iter(arrays.values())).index
+        if isinstance(arrays, _Columns)
+        else pandas.RangeIndex(len(scores), name="row"),
     )
-
-
-def _own_name(arrays, role):
-    return next((name for name in _NAMES[role] if _columns(arrays, name)), None)
 
 
 def _stem(name):
     return f"{name.removesuffix('_')}_"
 
 
-def _columns(arrays, name):
-    """The names in a file that a name means: itself, those of a list, or those of a table that begin with it and _."""
-    for names in ([name], [_stem(name)[:-1]], [part.strip() for part in name.split(",")]):
-        if all(part in arrays for part in names):
-            return names
-    return [other for other in arrays if isinstance(arrays, _Columns) and other.startswith(_stem(name))]
+def _columns(arrays, name, role):
+    """What a name means in a file: itself; of scores also those of a list, or those of a table that begin with it."""
+    names = [name] if name in arrays else [part.strip().removesuffix("_") for part in name.split(",")]
+    if all(part in arrays for part in names):
+        return names
+    names = [other for other in arrays if other.startswith(_stem(name))]
+    return names if isinstance(arrays, _Columns) and role in _SCORES and len(names) > 1 else []
 
 
-def _class_numbers(found, positive, where):
+def _class_numbers(outputs, positive, where):
     """Labels as numbers where they name the classes of columns, or stand beside one column; others as they are."""
-    texts, classes = found.labels.astype(str), found.classes
-    if classes is None and (positive or found.scores.ndim == 1):
-        held = Counter(texts.tolist())
-        classes = max(_PAIRS, key=lambda pair: held[pair[0]] + held[pair[1]])
-        if positive:
-            del held[positive]
-            classes = (*[label for label, _ in held.most_common(1)], positive)
-    wrong = ~np.isin(texts, classes or ())
-    if classes and not wrong.any():
-        return np.array([*map({name: number for number, name in enumerate(classes)}.get, texts)])
-    if classes and (found.scores.ndim == 1 or positive or texts.dtype == found.labels.dtype):
-        row, names = np.argmax(wrong), ", ".join(classes[:8])
-        mend = "mend it, or name class 1 of two by --positive=NAME"
-        raise InputError(f"{where}, {found.place(row)}: label {shown(texts[row])!r} is none of {names}: {mend}")
-    return found.labels
+    import pandas
+
+    labels, classes, is_column = outputs.labels, outputs.classes, outputs.logits.ndim == 1
+    texts = labels.astype(str)
+    if positive and not classes:
+        classes = (*texts[texts != positive][:1], positive)
+    elif is_column:
+        classes = max(_PAIRS, key=lambda pair: np.isin(texts, pair).sum())
+    numbers = pandas.Index(classes or ()).get_indexer(texts)
+    if (numbers >= 0).all():
+        return numbers
+    if classes and (is_column or positive or labels.dtype.kind == "U"):
+        row, mend = np.argmin(numbers), "mend it, or name class 1 of two by --positive=NAME"
+        what = f"label {shown(texts[row])!r} is none of {', '.join(classes[:8])}"
+        raise InputError(f"{where}, {outputs.place(row)}: {what}: {mend}")
+    return labels
 
 
-def _of_labels(found, where):
+def _of_labels(outputs, where):
     """Each pair of a row and a label as a row of one score: its group is the label, its cluster the row."""
-    scores, labels = found.scores, found.labels
+    scores, labels, kind = outputs.logits, outputs.labels, outputs.kind
     if scores.ndim != 2 or (labels is not None and (labels.shape != scores.shape or not np.isin(labels, (0, 1)).all())):
         what = f"labels have shape {np.shape(labels)}, scores {scores.shape}"
         raise InputError(f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1")
+    if kind == "scores":
+        kind = "probs" if ((scores >= 0) & (scores <= 1)).all() else "logits"
     row, label = np.indices(scores.shape).reshape(2, -1)
-    is_probs = found.kind == "probs" or (found.kind == "scores" and ((scores >= 0) & (scores <= 1)).all())
-    return found._replace(
-        kind="probs" if is_probs else "logits",
-        scores=scores.ravel(),
+    return outputs._replace(
+        kind=kind,
+        logits=scores.ravel(),
         labels=None if labels is None else labels.ravel(),
-        group=np.array(found.classes or range(scores.shape[1]), str)[label],
-        cluster=row.astype(str) if found.cluster is None else found.cluster[row],
-        weight=None if found.weight is None else found.weight[row],
+        group=np.array(outputs.classes or range(scores.shape[1]), str)[label],
+        cluster=row.astype(str) if outputs.cluster is None else outputs.cluster[row],
+        weight=None if outputs.weight is None else outputs.weight[row],
         classes=None,
-        index=found.index[row],
+        index=outputs.index[row],
     )
 
 
-def _of_two_classes(found):
+def _of_two_classes(outputs):
     """Scores of one column are class 1's: [1 - p, p], or [0, s]. Whether they are p or s may be for them to say."""
-    scores, kind, is_column = found.scores, found.kind, found.scores.ndim == 1 and found.scores.dtype.kind in "fiu"
-    if is_column:
+    scores, kind = outputs.logits, outputs.kind
+    if is_column := scores.ndim == 1:
         scores = np.stack([1 - scores.astype(np.float64), scores], axis=1)
     if kind == "scores":
-        kind = "probs" if look_like_probabilities(np.where(scores == scores, scores, 0), OFF_ONE) else "logits"
+        kind = "probs" if look_like_probabilities(np.where(scores == -np.inf, 0, scores), OFF_ONE) else "logits"
     if is_column and kind == "logits":
-        scores[np.isfinite(scores[:, 1]), 0] = 0
-    return found._replace(scores=scores, kind=kind)
+        scores[:, 0] = 0
+    return outputs._replace(kind=kind, logits=scores)
 
 
 def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.ndarray:
     """The array of a role as NumPy's: of labels whole numbers, also where they are floats or text, of groups text."""
-    names = _columns(arrays, name)
+    names = _columns(arrays, name, role)
     if not names:
         there = ", ".join(map(repr, list(arrays)[:8])) or "none"
         raise InputError(f"{where} has no array {name!r}, only {there}: name the {role} by --{role}-key")
+    values = arrays[names[0]]
     if isinstance(arrays, _Columns):
-        values = _of_columns([arrays[part] for part in names], where, is_text=role in _TEXTS)
-    else:
-        values = arrays[names[0]]
+        values = (
+            _texts(values)
+            if role in _TEXTS and values.shape[1] == 1
+            else _numbers([arrays[part] for part in names], where)
+        )
     if values.dtype in (bfloat16, np.dtype("V2")):  # NumPy's own files do not name it
         return values.view(bfloat16).astype(np.float32)
     if role == "labels" and values.dtype.kind in "fU":
@@ -217,7 +233,7 @@ def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.
     return values
 
 
-def open_arrays(path: Path, where: str, keys: Keys) -> Mapping[str, Any]:
+def open_arrays(path: Path, keys: Keys) -> Mapping[str, Any]:
     """The arrays of a file by name, or the columns of a table; the end of its name says the format.
 
     The array of an .npy file is named "".
@@ -225,43 +241,36 @@ def open_arrays(path: Path, where: str, keys: Keys) -> Mapping[str, Any]:
     suffix = tables.suffix_of(path)
     if suffix in _READERS and os.path.isfile(path):  # a pipe would be waited for
         return _READERS[suffix](path)
-    if suffix not in tables.SUFFIXES or not os.path.isfile(path):
-        known = (
-            f"check the path, and give one of {', '.join((*_READERS, *tables.SUFFIXES))}, or logits=z.npy,labels=y.npy"
-        )
-        raise InputError(f"{where}: there is no file {path} of a known format: {tables.mend_of(path) or known}")
-    table = tables.read_table(path, texts=[name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])])
-    table = lm_eval.outputs(table, path) if lm_eval.is_samples(table) else table
+    texts = [name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])]
+    table = lm_eval.outputs(tables.read_table(path, texts=texts), path)
     stems = [_NUMBERED.sub(r"\1", name) for name in table.columns]
     return _Columns({stem: table.loc[:, [other == stem for other in stems]] for stem in stems})
 
 
-def _of_columns(frames, where, *, is_text):
-    """Columns of text, of numbers, or of lists, as one array."""
+def _texts(frame):
+    values = np.array(frame.iloc[:, 0].tolist())
+    return np.char.strip(values) if values.dtype.kind == "U" else values
+
+
+def _numbers(frames, where):
+    """Columns of numbers, or one of lists, as float64 [rows, columns], or [rows] of one that is not numbered."""
     import pandas
 
-    frame = pandas.concat(frames, axis=1)
-    (first, *more), index = frame.columns, frame.index
-    is_column = not more and not _NUMBERED.fullmatch(first)
-    if is_column and is_text:
-        column = frame[first]
-        column = column.astype(object).where(column.notna(), "") if column.dtype.kind == "O" else column
-        values = np.array(column.tolist())
-        return np.char.strip(values) if values.dtype.kind == "U" else values
-    if is_column and isinstance(frame.iat[0, 0], (list, np.ndarray)):
-        frame = pandas.DataFrame(dict(enumerate(zip_longest(*frame[first]))), index)
-        is_column = False
-    elif len(frames) == 1 and not is_column:
-        frame = frame[
-            [_NUMBERED.sub(rf"\1_{number}", first) for number in range(len(more) + 1)]
-        ]  # in order, none missing
+    frame, index = pandas.concat(frames, axis=1), frames[0].index
+    first = frame.columns[0]
+    is_numbered = _NUMBERED.fullmatch(first)
+    if isinstance(frame.iat[0, 0], (list, np.ndarray)):
+        columns = zip_longest(*frame[first])
+        frame = pandas.DataFrame({f"{first}[{number}]": column for number, column in enumerate(columns)}, index)
+    elif is_numbered and len(frames) == 1:  # in order, none missing
+        frame = frame[[_NUMBERED.sub(rf"\1_{number}", first) for number in range(frame.shape[1])]]
     numbers = frame.apply(pandas.to_numeric, errors="coerce")
-    wrong = np.argwhere((numbers.isna() & frame.notna()).to_numpy())
-    for row, column in wrong[:1]:
-        what = f"{first if more else frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"
+    for row, column in np.argwhere((numbers.isna() & frame.notna()).to_numpy())[:1]:
+        what = f"{frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"
         raise InputError(f"{where}, {index.name} {index[row]}: {what}")
-    values = numbers.to_numpy(np.float64)
-    return values[:, 0] if is_column else values
+    if len(numbers.columns) == 1 and not is_numbered:
+        return numbers.iloc[:, 0].to_numpy(np.float64)
+    return numbers.fillna(-np.inf).to_numpy(np.float64)
 
 
 def _read_torch(path):

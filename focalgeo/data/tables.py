@@ -7,17 +7,17 @@ import warnings
 from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from focalgeo.data import sources
 from focalgeo.types import InputError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".feather")  # the first three also as .gz
 _CONVERSIONS = {  # of what could run code, or holds more than a table
-    **dict.fromkeys((".xlsx", ".xls"), "pandas.read_excel({!r})"),
-    **dict.fromkeys((".h5", ".hdf5"), "pandas.read_hdf({!r})"),
-    **dict.fromkeys((".pkl", ".pickle"), "pandas.read_pickle({!r})"),
-    ".mat": "pandas.DataFrame(scipy.io.loadmat({!r})[NAME])",
+    ".xlsx": "pandas.read_excel(...)",
+    ".h5": "pandas.read_hdf(...)",
+    ".pkl": "pandas.read_pickle(...)",
+    ".mat": "pandas.DataFrame(scipy.io.loadmat(...)[NAME])",
 }
 
 
@@ -37,15 +37,15 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
     path = Path(os.path.expanduser(path))
     suffix = suffix_of(path)
     if suffix not in SUFFIXES or not os.path.isfile(path):  # a pipe would be waited for
-        raise InputError(f"there is no table {path}: {mend_of(path) or 'give one of ' + ', '.join(SUFFIXES)}")
-    with sources.reading(path):
+        mend = f"check the path, and give one of {', '.join(SUFFIXES)}, or of outputs .npz, .npy, .safetensors or .pt"
+        if suffix in _CONVERSIONS:
+            mend = f"convert it by {_CONVERSIONS[suffix]}.to_csv(..., index=False)"
+        raise InputError(f"there is no file {path} of a known format: {mend}")
+    with sources.reading(path, "write it again; parquet and feather need pyarrow (pip install pyarrow)"):
         if suffix in (".parquet", ".feather"):
-            try:
-                return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
-            except ImportError as error:
-                raise InputError(f"{path} is read by pyarrow: pip install pyarrow") from error
+            return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
         if suffix == ".jsonl":
-            return pandas.DataFrame(*_records(path))
+            return _read_jsonl(path)
         return _read_csv(path, "," if suffix == ".csv" else "\t", texts)
 
 
@@ -54,50 +54,37 @@ def suffix_of(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def mend_of(path: Path) -> str:
-    """How to convert a format that is not read; "" where none is known."""
-    known = _CONVERSIONS.get(suffix_of(path), "")
-    return known and f"convert it by {known.format(path.name)}.to_csv({path.stem + '.csv'!r}, index=False)"
+def _numbered(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text and their numbers, but for empty ones."""
+    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
+        yield from ((number, line) for number, line in enumerate(file, 1) if line.strip(" \r\n"))
 
 
-def _open(path: Path) -> TextIO:
-    return (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt", encoding="utf-8-sig")
-
-
-def _records(path):
-    """The objects of a jsonl file and their index."""
+def _read_jsonl(path):
     import pandas
 
-    rows, lines = [], []
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                with sources.reading(f"{path}, line {number},"):
-                    rows.append(dict(json.loads(line)))
-                lines.append(number)
-    return rows, pandas.Index(lines, name="line")
+    rows = {}
+    for number, line in _numbered(path):
+        with sources.reading(f"{path}, line {number},"):
+            rows[number] = dict(json.loads(line))
+    return pandas.DataFrame([*rows.values()], pandas.Index([*rows], name="line"))
 
 
 def _read_csv(path, mark, texts):
     import pandas
 
-    empty = {"keep_default_na": False, "na_values": ""}
-    read = partial(pandas.read_csv, path, sep=mark, skipinitialspace=True, encoding="utf-8-sig", **empty)
-    names = [name.strip() for name in read(header=None, nrows=1, dtype=str, na_filter=False).iloc[0]]
+    read = partial(pandas.read_csv, path, sep=mark, skipinitialspace=True, encoding="utf-8-sig", keep_default_na=False)
+    names = [name.strip() for name in read(header=None, nrows=1, dtype=str).iloc[0]]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the float_precision that newer versions have unasked
         warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows longer than the header would lose their ends
         options = {"index_col": False, "float_precision": "round_trip", "low_memory": False}
-        table = read(header=0, names=names, dtype={name: str for name in names if name in texts}, **options)
-    _, *lines = _lines(path)
-    return table.set_index(pandas.Index(lines, name="line")) if len(lines) == len(table) else table.rename_axis("row")
-
-
-def _lines(path: Path) -> Iterator[int]:
-    """The line in which each record of a csv file begins: within quotes a record goes on, and empty lines are none."""
-    quotes = 0
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
-            if quotes % 2 == 0 and line.strip(" \r\n"):
-                yield number
-            quotes += line.count('"')
+        options |= {"na_values": {name: "" for name in names if name not in texts}}
+        table = read(header=0, names=names, dtype=dict.fromkeys({*names} & {*texts}, str), **options)
+    quotes, lines = 0, []
+    for number, line in _numbered(path):
+        if quotes % 2 == 0:  # within quotes a row goes on
+            lines.append(number)
+        quotes += line.count('"')
+    index = pandas.Index(lines[1:], name="line")
+    return table.set_index(index) if len(index) == len(table) else table.rename_axis("row")

@@ -75,7 +75,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         manifest = {
             "config": config,
             "data": {"name": splits["val"].source.rpartition("/")[2]},
-            "calibration": _summary(options, compared, saved, measured_on) | {"warnings": warnings},
+            "calibration": _summary(options, compared, saved) | {"split": measured_on, "warnings": warnings},
             **provenance.of_program(command),
         }
         for warning in warnings:
@@ -103,11 +103,9 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     Raises:
         InputError: whatever is wrong with the files, or with the two together.
     """
-    names = {
-        role: getattr(options, f"{role}_key") for role in ("logits", "probs", "labels", "group", "cluster", "weight")
-    }
-    read = {"positive": options.positive, "ignored": tuple(options.ignore_label)}
-    keys = Keys(**names, scores=options.prefix, multilabel=options.task == "multilabel", **read)
+    names = (getattr(options, f"{role}_key") for role in Keys._fields[:6])
+    multilabel = options.task == "multilabel"
+    keys = Keys(*names, options.prefix, options.positive, tuple(options.ignore_label), multilabel)
     files = {"val": options.val} | ({"test": options.test} if options.test else {})
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in files.items()}
     also: dict[str, tuple] = {}
@@ -115,11 +113,8 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     if len({classes for _, classes in shapes.values()}) > 1:
         counts = f"val has {shapes['val'][1]} classes and test {shapes['test'][1]}"
         raise InputError(f"{counts}: give two files of one classifier")
-    names = {outputs.classes for outputs in splits.values()} - {None}
-    if len(names) > 1:
-        raise InputError(
-            f"the columns of val and test are {' and '.join(map(_listed, names))}: give both the same ones"
-        )
+    if len({outputs.classes for outputs in splits.values()} - {None}) > 1:
+        raise InputError("the columns of val and test are named for different classes: give both in one order")
     shapes = {name: shapes[name] for name in _labelled(splits)}
     for text in options.also:
         name, _, path = text.partition("=")
@@ -171,14 +166,13 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
     return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **trained}
 
 
-def _summary(options, compared, saved, measured_on):
+def _summary(options, compared, saved):
     """The manifest's entry on what was chosen, and how."""
     choice, summary = compared.choice, {"trained_gamma": options.trained_gamma}
     if choice.test is not None:
         statistic = float(np.clip(choice.test.statistic, -_LARGEST, _LARGEST))
         summary["score_test"] = {"statistic": statistic, "p_value": choice.test.p_value}
     return summary | {
-        "split": measured_on,
         "criterion": options.criterion,
         "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
         "level": choice.level,
@@ -239,7 +233,7 @@ def input_warnings(
 
 
 def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
-    n, masked = len(outputs.logits), int(np.isneginf(outputs.logits).sum())
+    n, masked = len(outputs.logits), np.isneginf(outputs.logits).sum()
     if masked:
         yield f"{masked:,} scores of {name} are empty or -inf, of classes that cannot be in their rows."
     if outputs.looks_like_probs:

@@ -36,9 +36,9 @@ def jsonl(path, rows):
     return path
 
 
-def refused(path, **keys):
+def refused(path, *, where="val", **keys):
     with pytest.raises(InputError) as caught:
-        read(path, **keys)
+        read(path, where=where, **keys)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -118,7 +118,7 @@ BAD = {
     "names alone": (np.array(["ham", "spam"])[TRUTH], SCORE, {}, "--positive=NAME"),
     "a wrong name": (np.array(["ham", "spam"])[TRUTH], SCORE, {"positive": "eggs"}, "label '.*' is none of .*, eggs"),
     "no probability": (TRUTH, np.where(np.arange(N) == 4, 1.5, 0.5), {"probs": "y_score"}, "the first is line 6"),
-    "an empty cell": (TRUTH, np.where(np.arange(N) == 4, np.nan, SCORE), {}, "line 6: no class"),
+    "an empty cell": (TRUTH, np.where(np.arange(N) == 4, np.nan, SCORE), {}, "are NaN, .*, the first in line 6"),
     "a word": (TRUTH, np.where(np.arange(N) == 4, "x", SCORE.astype(str)), {}, "line 6: y_score is 'x', no number"),
     "infinite": (TRUTH, np.where(np.arange(N) == 4, np.inf, SCORE), {}, "infinite or .*, the first in line 6"),
     "a label without one": (np.where(np.arange(N) == 4, "", TRUTH.astype(str)), SCORE, {}, "line 6: label '' is none"),
@@ -144,7 +144,7 @@ def test_weights_stand_beside_clusters_and_groups(tmp_path):
     for wrong in (-1.0, np.inf, np.nan):
         weight[3] = wrong
         np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, weight=weight)
-        assert f"weight in row 3 is {wrong}: give numbers from 0 on" in refused(tmp_path / "a.npz")
+        assert f"weight in row 3 is {wrong}: give numbers from 0 on, not all 0" in refused(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, weight=weight[:-1])
     assert "weight is float64 of shape (59,)" in refused(tmp_path / "a.npz")
 
@@ -162,6 +162,7 @@ def test_rows_of_ignored_labels_are_left_out(tmp_path):
         np.testing.assert_array_equal(found.weight, np.flatnonzero(~out))
         assert found.left_out == 3
         assert "255" in refused(tmp_path / name, ignored=("-100",))
+    assert "it has 0 examples" in refused(tmp_path / "a.csv", ignored=("-100", "255", "0", "1", "2"))
     labels[20] = 5
     assert "the first is in line 22" in refused(csv(tmp_path / "a.csv", **columns | {"labels": labels}),
                                                 ignored=("-100", "255"))  # fmt: skip
@@ -173,6 +174,8 @@ def test_a_test_file_may_have_no_labels(tmp_path):
     assert found.labels is None
     np.testing.assert_array_equal(found.logits, LOGITS.astype(np.float32))
     assert "val has no array 'labels'" in refused(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", logits=LOGITS[:0])
+    assert "test: it has 0 examples" in refused(tmp_path / "b.npz", where="test")
     assert read(csv(tmp_path / "a.csv", y_prob=1 / (1 + np.exp(-SCORE))), where="test").logits.shape == (N, 2)
 
 
@@ -217,8 +220,10 @@ def test_a_label_of_a_choice_that_cannot_be_names_its_line(tmp_path):
     values[5, LABELS[5]] = -np.inf
     empty = np.where(np.isinf(values), np.nan, values)
     np.savez(tmp_path / "a.npz", logits=values, labels=LABELS)
-    assert refused(tmp_path / "a.npz").startswith("val, row 5: no class, or not the label's, has a score")
-    assert refused(csv(tmp_path / "a.csv", label=LABELS, **named("logits_", empty))).startswith("val, line 7: ")
+    assert refused(tmp_path / "a.npz").startswith("val: in row 5 no class, or not that of the label, has")
+    assert refused(csv(tmp_path / "a.csv", label=LABELS, **named("logits_", empty))).startswith(
+        "val: in line 7 no class"
+    )
     values[5] = np.nan
     np.savez(tmp_path / "a.npz", logits=values, labels=LABELS)
     assert "NaN, infinite or beyond 1e+30, the first in row 5" in refused(tmp_path / "a.npz")
@@ -264,18 +269,25 @@ def test_documents_that_are_repeated_are_clusters_of_their_task(tmp_path):
     assert len({*found.cluster}) == N // 2 + N
 
 
-def test_targets_that_are_texts_and_scores_without_the_question(tmp_path):
+def test_scores_without_the_question_are_left_out_and_what_is_no_choice_names_its_line(tmp_path):
     rows, expected = samples()
     for row in rows:
-        row["target"] = f"choice {row['target']}"
         row["filtered_resps"] += [["-1.0", "False"]] * len(row["filtered_resps"])
         row["acc_mutual_info"] = 0.0
     path = jsonl(tmp_path / "samples_a_b.jsonl", rows)
     np.testing.assert_allclose(brier(read(path)), expected, rtol=1e-6)
-    rows[4]["arguments"] = {
-        f"gen_args_{j}": {"arg_0": "Q?", "arg_1": rows[4]["target"]} for j in range(2)
-    }  # winogrande
-    assert "line 5, cannot be read" in refused(jsonl(path, rows))
-    rows[4] |= {"target": "8", "filtered_resps": ["an answer"]}
-    assert "line 5, cannot be read" in refused(jsonl(path, rows))
-    assert "give samples of a multiple-choice task" in refused(path)
+    for wrong in ({"target": "[0, 1]"}, {"target": "a text"}, {"filtered_resps": ["an answer"]}):
+        said = refused(jsonl(path, [*rows[:4], rows[4] | wrong, *rows[5:]]))
+        assert "line 5, cannot be read" in said
+        assert "give samples of a multiple-choice task" in said
+    assert "the first is in line 5" in refused(jsonl(path, [*rows[:4], rows[4] | {"target": "8"}, *rows[5:]]))
+
+
+def test_columns_that_merely_begin_as_a_role_does_are_not_read_for_it(tmp_path):
+    others = {"group_size": LABELS, "weight_kg": LABELS, "cluster_id": LABELS, "label_text": NAMES}
+    found = read(csv(tmp_path / "a.csv", label=LABELS, **others, **named("logits_")))
+    assert (found.group, found.weight, found.cluster, found.unread) == (None, None, None, tuple(others))
+    assert "val has no array 'logits'" in refused(csv(tmp_path / "b.csv", label=LABELS, logits_scale=SCORE))
+    assert "has logits and probs: say which" in refused(
+        csv(tmp_path / "c.csv", label=LABELS, y_prob=SCORE, **named("logits_"))
+    )
