@@ -23,7 +23,7 @@ import pandas as pd
 
 from experiments import timing
 from experiments.numbers import Claim, Interval, column, interval, markdown, resampled_interval, rows_where, told
-from experiments.posthoc import assumed, measured
+from experiments.posthoc import assumed, measured, two_classes
 from experiments.posthoc.measured import PLAIN, TRUTHS
 from experiments.posthoc.peers import PEERS
 from experiments.question import Flags, Job, Parts, Question, at_least
@@ -46,9 +46,10 @@ ANSWERS = {  # as it is answered now, and without
     "coverage": ("by cluster", "as independent"),
     "rounding": ("shared", "half a unit", "1.2e-38"),
 }
+_RULES = ("chosen", "least")
 KEYS = (
     *("network", "method", "criterion", "truth", "classes", "examples"),
-    *("sizes", "clusters", "size", "decimals", "voters", "case", "answer"),
+    *("set", "sizes", "clusters", "size", "decimals", "voters", "case", "answer"),
 )
 PAIRS = (  # method, less which, the paper that says so
     (PLAIN, "uncalibrated", "focalgeo"),
@@ -69,6 +70,8 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         for part, of, measure in pieces:
             of = {"network": network} | of
             yield Job(of, seeds, lambda out, at=(paths, seeds, of, measure): measured.of_splits(*at), part=part)
+    for name in two_classes.cases():
+        yield Job({"set": name}, range(10), lambda out, at=name: two_classes.of_case(at, range(10)), part="two_classes")
     for sizes, cells in assumed.CLUSTERS.items():
         for clusters, size in cells:
             of = {"sizes": sizes, "clusters": clusters, "size": size}
@@ -262,6 +265,27 @@ def absent_table(absent) -> str:
     return markdown(heads, lines)
 
 
+def two_classes_table(two_classes) -> str:
+    """NLL on test of the choice less that of the best of scikit-learn's three on each set, by its mean over splits.
+
+    "Least" is the method of the least cross-fitted NLL on val, whatever the noise, in place of the choice.
+    """
+    lines = []
+    for name, runs in two_classes.groupby("set", sort=False):
+        nll = pd.DataFrame(list(runs.nll))
+        theirs = nll.filter(like="scikit-learn")
+        best = theirs.mean().idxmin()
+        of = {
+            rule: pd.Series([row[method] for row, method in zip(runs.nll, runs[rule], strict=True)]) for rule in _RULES
+        }
+        cells = [_cell(resampled_interval(1000 * (values - nll[best]))) for values in of.values()]
+        said = ", ".join(f"{title(method)} {count}" for method, count in Counter(runs.chosen).most_common())
+        level = f"{1000 * nll[best].mean():.0f}"
+        lines.append([name, runs.examples.iloc[0], said, best.removeprefix("scikit-learn "), level, *cells])
+    heads = ("set, classifier", "val", "chosen, splits", "scikit-learn's best", "its NLL, 1/1000 nat")
+    return markdown((*heads, "choice less it", "least less it"), lines)
+
+
 def _less(one, other, score):
     return _cell(less(one, other, score, SCORES[score][0]))
 
@@ -298,6 +322,7 @@ QUESTION = Question(
         "rounding": rounding_table,
         "votes": votes_table,
         "absent": absent_table,
+        "two_classes": two_classes_table,
     },
     jobs=plan,
     keys={name: () for name in KEYS},
