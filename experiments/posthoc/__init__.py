@@ -10,6 +10,11 @@ corrected resampled t interval, mean +- t sqrt(1/20 + 1) sd (Nadeau & Bengio, Ma
 better" counts splits on which the paired bootstrap's 95% interval of the difference leaves out 0. Not repeated by the
 command: with 100 classes and 1,000 examples stratified folds make the held-out NLL of matrix scaling 0.037 nats too
 good, that of vector scaling 0.004; folds at random agree with fresh examples.
+
+Two classes: breast cancer and digits of scikit-learn, digits with noise on the pixels; 20 Newsgroups (20news-bydate,
+IBM or Mac, cars or motorcycles) and the sentences of the Stanford Sentiment Treebank in FOCALGEO_DATA, as counts of
+words. At most 3,000 examples, ten times split at random into train, val and test of a third each. NLL of probabilities
+no less than 1.2e-7, as scikit-learn's of float32: its isotonic regression says 0 of labels that come.
 """
 
 from collections import Counter

@@ -50,7 +50,7 @@ def _texts(name: str) -> Table:
     else:
         texts, labels = [[row[row > 1] for row in part.x] for part in parts], [part.y for part in parts]
     rows = [ids for part in texts for ids in part]
-    ends = np.cumsum([0, *map(len, rows)])
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
     shape = len(rows), len(data.vocabulary)
     return csr_array((np.ones(ends[-1]), np.concatenate(rows), ends), shape=shape), np.concatenate(labels)
 
