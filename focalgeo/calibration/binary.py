@@ -12,7 +12,7 @@ import numpy as np
 from jax.scipy.sparse.linalg import cg
 
 from focalgeo import checks
-from focalgeo.calibration import maps, newton
+from focalgeo.calibration import maps, newton, variants
 from focalgeo.calibration.binning import (
     Events,
     Labels,
@@ -27,10 +27,8 @@ from focalgeo.calibration.binning import (
     weighted_mean,
 )
 from focalgeo.calibration.maps import Ascending, Rows
+from focalgeo.calibration.variants import Params
 from focalgeo.trees import matmul
-from focalgeo.types import Array
-
-Params = dict[str, Array]
 
 # Rows are the numbers fitted, columns what they multiply: s^2, log p, -log(1 - p) and 1.
 PLATT = (((0, 1, 1, 0), (0, 0, 0, 1), (0, 0, 0, 0)),)  # the last row for a shape that compiles once
@@ -40,7 +38,6 @@ QUADRATIC = (((1, 0, 0, 0), (0, 1, 1, 0), (0, 0, 0, 1)),)
 _LEAST = -1e15  # of a log-probability: its square is finite in float32
 _SPAN = 0.75  # of the examples, in each fit of the loess
 _HALVINGS = 24  # in the search for its widths
-_RIDGE = 1e-6  # of its slopes and bends, where the examples say nothing of them
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
 
 
@@ -154,13 +151,9 @@ def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
 
     Source: as `binary_isotonic_calibration`.
     """
-    from sklearn.isotonic import IsotonicRegression  # heavy, and only this method needs it
-
     (log_q, log_p), weight = np.asarray(jax.jit(_two_classes)(logits)), np.asarray(mask)
     least = 1 / (weight.sum() + 2)
-    model = IsotonicRegression(y_min=least, y_max=1 - least).fit(log_p - log_q, np.asarray(labels), weight)
-    arrays = {"thresholds": model.X_thresholds_, "probabilities": model.y_thresholds_}
-    return {name: array.astype(weight.dtype) for name, array in arrays.items()}
+    return variants.isotonic_regression(log_p - log_q, np.asarray(labels), weight, least, 1 - least)
 
 
 def class_one(log_probs: LogProbs, labels: Labels, mask: Mask, num_bins: int = 1) -> Events:
@@ -172,12 +165,6 @@ def class_one(log_probs: LogProbs, labels: Labels, mask: Mask, num_bins: int = 1
 def _checked(log_probs, labels, mask, num_bins=1):
     checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=(None, 2))
     return checks.examples(log_probs, labels, mask, num_bins=num_bins)
-
-
-def _counted(log_probs, labels, mask):
-    """Log(1 - p) and log p, some number where the weight is 0, the label as 0.0 or 1.0, and the weight."""
-    rows, labels, weight = _checked(log_probs, labels, mask)
-    return jnp.where(weight[None] > 0, rows.T, -1), labels.astype(rows.dtype), weight
 
 
 @weighted
@@ -210,10 +197,9 @@ def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -
 
     Source: Spiegelhalter, Statistics in Medicine 5 (1986).
     """
-    (log_q, log_p), labels, weight = _counted(log_probs, labels, mask)
-    q, p = jnp.exp(log_q), jnp.exp(log_p)
-    score = jnp.sum(weight * (labels - p) * (q - p))
-    return score / jnp.sqrt(jnp.sum(weight * (q - p) ** 2 * p * q))
+    p, outcome, weight = class_one(log_probs, labels, mask)
+    score = weighted_mean((outcome.astype(p.dtype) - p) * (1 - 2 * p), weight)
+    return score * jnp.sqrt(jnp.sum(weight) / weighted_mean((1 - 2 * p) ** 2 * p * (1 - p), weight))
 
 
 @weighted
@@ -242,22 +228,18 @@ def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = N
 
 def _recalibrated(log_probs, labels, mask, *, slope):
     """The coefficient of the log-odds, or of the constant with the log-odds as they are."""
-    (log_q, log_p), labels, weight = _counted(log_probs, labels, mask)
-    log_odds, share = log_p - log_q, weight / jnp.sum(weight)
+    rows, labels, weight = _checked(log_probs, labels, mask)
+    log_odds, share = jnp.where(weight > 0, rows[:, 1] - rows[:, 0], 0), weight / jnp.sum(weight)
     one, offset = jnp.ones_like(log_odds), jnp.where(slope, 0, log_odds)
     columns = jnp.stack([log_odds, one] if slope else [one])
 
     def objective(point):
         scores = matmul(point, columns) + offset
-        return jnp.sum(share * (jax.nn.softplus(scores) - labels * scores))
+        return jnp.sum(share * (jax.nn.softplus(scores) - jnp.where(labels == 1, scores, 0)))
 
     def newton_step(point):
-        p = jax.nn.sigmoid(matmul(point, columns) + offset)
-        slopes, curvature = (
-            matmul(columns, share * (labels - p)),
-            matmul(columns * (share * p * (1 - p))[None], columns.T),
-        )
-        step = cg(partial(matmul, curvature), slopes, tol=1e-6)[0]
+        slopes = -jax.grad(objective)(point)
+        step = cg(partial(matmul, jax.hessian(objective)(point)), slopes, tol=1e-6)[0]
         return step, jnp.sum(slopes * step) / 2
 
     start = 0 * columns[:, 0]
@@ -277,20 +259,18 @@ def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 
     Source: Austin & Steyerberg, Statistics in Medicine 38 (2019); Cleveland & Devlin, JASA 83 (1988).
     """
-    (_, log_p), labels, weight = _counted(log_probs, labels, mask)
-    p, counted = jnp.exp(log_p), weight > 0
-    low, high = jnp.min(p, initial=1, where=counted), jnp.max(p, initial=0, where=counted)
-    points = jnp.linspace(low, high, 101, dtype=p.dtype)
+    p, outcome, weight = class_one(log_probs, labels, mask)
+    counted, p = weight > 0, jnp.where(weight > 0, p, 0)
+    points = jnp.linspace(jnp.min(jnp.where(counted, p, 1)), jnp.max(p), 101, dtype=p.dtype)
 
     def smoothed(point):
         far = jnp.abs(p - point)
-        too_small = lambda width: jnp.sum(jnp.where(far <= width, weight, 0)) < _SPAN * jnp.sum(weight)  # noqa: E731
+        too_small = lambda width: weighted_mean((far <= width).astype(p.dtype), weight) < _SPAN  # noqa: E731
         width = newton.bisection(too_small, 0 * point, 0 * point + 1, num_halvings=_HALVINGS)
         kernel = weight * jnp.maximum(1 - (far / width) ** 3, 0) ** 3
         line = (p - point) / width
         powers = jnp.stack([jnp.ones_like(p), line, line**2])
-        gram = matmul(powers * kernel[None], powers.T) + _RIDGE * jnp.sum(kernel) * np.eye(3, dtype=p.dtype)
-        return cg(partial(matmul, gram), matmul(powers, kernel * labels), tol=1e-6)[0][0]
+        gram, of_ones = matmul(powers * kernel[None], powers.T), matmul(powers, jnp.where(outcome, kernel, 0))
+        return cg(partial(matmul, gram), of_ones, tol=1e-6)[0][0]
 
-    share = jnp.interp(p, points, jax.lax.map(smoothed, points))
-    return weighted_mean(jnp.abs(p - share), weight)
+    return weighted_mean(jnp.abs(p - jnp.interp(p, points, jax.lax.map(smoothed, points))), weight)

@@ -190,16 +190,18 @@ def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
 
     Source: as `isotonic_calibration`.
     """
-    from sklearn.isotonic import IsotonicRegression  # heavy, and only this method needs it
-
     log_probs, labels, weight = map(np.asarray, (jax.jit(maps.temperature_scaling)(logits, 1.0), labels, mask))
     classes = log_probs.shape[1]
     shares = np.eye(classes, dtype=weight.dtype)[labels] if labels.ndim == 1 else labels
-    possible, model = log_probs > -np.inf, IsotonicRegression(y_min=0, y_max=1)
+    possible = log_probs > -np.inf
     counted = np.broadcast_to(weight[:, None], shares.shape)[possible]
-    model.fit(log_probs[possible], shares[possible], counted)
-    floor = 1 / (counted.sum() + 2)
-    return {
-        "thresholds": model.X_thresholds_.astype(weight.dtype),
-        "probabilities": np.maximum(model.y_thresholds_, floor).astype(weight.dtype),
-    }
+    return isotonic_regression(log_probs[possible], shares[possible], counted, 1 / (counted.sum() + 2), 1)
+
+
+def isotonic_regression(scores, outcomes, weight, least, most) -> Params:
+    """The thresholds of the scores, and the shares of outcomes there, none below `least` or above `most`."""
+    from sklearn.isotonic import IsotonicRegression  # heavy, and only these methods need it
+
+    model = IsotonicRegression(y_min=least, y_max=most).fit(scores, outcomes, weight)
+    found = {"thresholds": model.X_thresholds_, "probabilities": model.y_thresholds_}
+    return {name: values.astype(weight.dtype) for name, values in found.items()}

@@ -145,7 +145,7 @@ def _faults(outputs):
     weight = np.ones(1) if outputs.weight is None else outputs.weight
     wrong = ~((weight > 0) & (weight <= _LARGEST_LOGIT))
     if wrong.any():
-        yield f"weight in {place(np.argmax(wrong))} is {weight[np.argmax(wrong)]}: give numbers above 0, and leave out what counts for nothing"
+        yield f"weight in {place(np.argmax(wrong))} is {weight[np.argmax(wrong)]}: give numbers above 0"
 
 
 def _faults_of_scores(scores, kind, place="row {}".format):

@@ -8,16 +8,21 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from jax import export
+from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.svm import LinearSVC
 
 from configs import cifar, digits, digits_gamma
-from experiments import accelerators, benchmarks, jobs, known_surfaces, programs, question, theory, which_ece
+from experiments import accelerators, benchmarks, jobs, known_surfaces, posthoc, programs, question, theory, which_ece
 from experiments.accelerators import cases
 from experiments.benchmarks import pytorch
 from experiments.known_surfaces import surfaces
 from experiments.numbers import NOT, SHOWS, UNTOLD, rounded
-from experiments.posthoc import measured, peers
+from experiments.posthoc import measured, peers, two_classes
 from experiments.theory import errata
 from focalgeo import calibration, curvature, models, trees
 from focalgeo.types import InputError
@@ -218,6 +223,35 @@ def test_methods_and_peers_are_fitted_on_the_same_halves(files, monkeypatch):
     rows = measured.of_splits(files, [0], {"network": "own"}, measured.by_criteria)
     assert rows[0]["nll"] == pytest.approx(ours["nll"])
     assert rows[0]["nll_difference"] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["GaussianNB", "LinearSVC", "RandomForestClassifier"])
+def test_outputs_of_two_classes_are_the_classifiers_log_odds(name):
+    x, labels = load_breast_cancer(return_X_y=True)
+    model = {
+        "GaussianNB": GaussianNB(),
+        "LinearSVC": LinearSVC(),
+        "RandomForestClassifier": RandomForestClassifier(100),
+    }
+    model = model[name].fit(x[::2], labels[::2])
+    log_odds = np.diff(two_classes.logits_of(model, x[1::2]))[:, 0]
+    assert np.isfinite(log_odds).all()
+    if name == "LinearSVC":
+        np.testing.assert_allclose(log_odds, model.decision_function(x[1::2]), rtol=1e-5)
+    else:
+        p = np.clip(model.predict_proba(x[1::2])[:, 1], 1 / 201, 200 / 201)
+        np.testing.assert_allclose(np.clip(log_odds, *np.log([1 / 200, 200])), np.log(p / (1 - p)), atol=1e-3)
+
+
+def test_the_table_of_two_classes_holds_the_choice_against_scikit_learns_best():
+    nll = {"platt_scaling": 0.2, "uncalibrated": 0.5, "scikit-learn sigmoid": 0.3, "scikit-learn isotonic": 0.9}
+    runs = [
+        {"set": "A", "seed": seed, "examples": 9, "chosen": "uncalibrated", "least": "platt_scaling"}
+        | {"nll": {method: value + 0.01 * seed for method, value in nll.items()}}
+        for seed in range(3)
+    ]
+    line = posthoc.two_classes_table(pd.DataFrame(runs)).splitlines()[-1]
+    assert line == "| A | 9 | uncalibrated 3 | sigmoid | 310 | +200.0 (+200.0 to +200.0) | -100.0 (-100.0 to -100.0) |"
 
 
 RIGHT = {"calibrated": (0.0, 1.0), "temperature": (0.0, measured.TEMPERATURE), "focal map": (measured.GAMMA, 1.0)}
