@@ -53,10 +53,15 @@ w = a - g * log_r - np.log1p(-g * q * np.where(q > 0.5, np.log1p(-np.minimum(r, 
 _FAMILY = f"""\
 {_READ}\
 lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.maximum(logits, -1e300) / c.get("temperature", 1.0)
-{_Q}; b = c.get("biases", 0)
+{_Q}
 {_FOCAL}\
-never = logits == -np.inf; w[never] = 0; w = np.inner(w, c["weights"]) if "weights" in c else w * c.get("scales", 1)
-w = np.where(never, -np.inf, w + b); probs = np.exp(w - lse(w))
+w = w * c.get("scales", 1) + c.get("biases", 0); probs = np.exp(w - lse(w))
+"""
+_MATRIX = f"""\
+{_READ}\
+lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = logits / c["temperature"]
+w = z - lse(z); never = np.isneginf(w)  # of classes that cannot be
+w = np.where(never, -np.inf, np.inner(np.where(never, 0, w), c["weights"]) + c["biases"]); probs = np.exp(w - lse(w))
 """
 _IMPLIED = f"""\
 {_READ}\
@@ -100,12 +105,12 @@ _FOCAL_FAMILY = (
     "focal_temperature_scaling",
     "vector_scaling",
     "focal_vector_scaling",
-    "structured_matrix_scaling",
     "loss_implied_map",
 )
 SNIPPETS = {  # by the method's name
     **dict.fromkeys(_FOCAL_FAMILY, _FAMILY),
     "temperature_scaling_by_group": _BY_GROUP,
+    "structured_matrix_scaling": _MATRIX,
     "loss_implied_temperature_scaling": _IMPLIED,
     "ensemble_temperature_scaling": _ENSEMBLE,
     "histogram_binning": _HISTOGRAM,
