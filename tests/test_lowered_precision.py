@@ -103,7 +103,9 @@ CALLS = {
             calibration.fit, name, LOGITS, LABELS, trained_gamma=1.0 if "trained_gamma" in method.options else None
         )
         for name, method in calibration.METHODS.items()
+        if method.most_classes != 2
     },
+    "platt_scaling": lambda: calibration.fit("platt_scaling", LOGITS[:, :2], LABELS % 2),
     "measure_curvature": measured,
     "attribution_rows": lambda: evaluation.attribution_rows(problem(), measured(), KEY, split="val", num_probes=4),
 }

@@ -193,7 +193,7 @@ def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -
 
     Where labels are drawn from p it is standard normal for many examples: beyond 1.96 on either side p is not
     calibrated at the 5% level. It is the Brier score less what it would be on average, so above 0 where p is too sure.
-    NaN where no p says anything.
+    NaN where no p says anything. Examples are taken for independent.
 
     Source: Spiegelhalter, Statistics in Medicine 5 (1986).
     """

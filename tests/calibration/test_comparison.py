@@ -162,6 +162,8 @@ def test_rows_that_repeat_their_cluster_are_worth_no_more_than_one():
     narrow = 0
     for row, other, independent, wrong in zip(alone.rows, repeated.rows, plain.rows, naive.rows, strict=True):
         assert row.name == other.name
+        if row.name == "spiegelhalter_z":  # a sum of independent examples, no mean of them
+            continue
         for end in ("low", "high", "p_value"):
             if hasattr(row, end):
                 close = 3e-2 if isinstance(row, ReliabilityBin) else 2e-3  # a bin is never worth more than it holds
@@ -197,7 +199,7 @@ def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
 
 
 def test_cross_fitted_log_probs_are_those_of_the_fits_of_the_other_folds():
-    (logits, labels), settings = outputs(300, 3), {**SETTINGS, "trained_gamma": 1.0}
+    (logits, labels), settings = outputs(300, 2), {**SETTINGS, "trained_gamma": 1.0}
     fold, searches = folds(labels, 5, 0), METHODS  # any object: searches of all examples must not be used
     examples = checks.predicted_logits(logits, labels)
     found = cross_fit(METHODS, examples, checked_settings(settings) | {"searches": searches}, fold)
