@@ -193,13 +193,14 @@ def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -
 
     Where labels are drawn from p it is standard normal for many examples: beyond 1.96 on either side p is not
     calibrated at the 5% level. It is the Brier score less what it would be on average, so above 0 where p is too sure.
-    NaN where no p says anything. Examples are taken for independent.
+    NaN where every p is 0, 1/2 or 1. Examples are taken for independent.
 
     Source: Spiegelhalter, Statistics in Medicine 5 (1986).
     """
     p, outcome, weight = class_one(log_probs, labels, mask)
     score = weighted_mean((outcome.astype(p.dtype) - p) * (1 - 2 * p), weight)
-    return score * jnp.sqrt(jnp.sum(weight) / weighted_mean((1 - 2 * p) ** 2 * p * (1 - p), weight))
+    variance = weighted_mean((1 - 2 * p) ** 2 * p * (1 - p), weight)
+    return jnp.where(variance > 0, score * jnp.sqrt(jnp.sum(weight) / variance), jnp.nan)
 
 
 @weighted

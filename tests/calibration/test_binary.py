@@ -208,6 +208,8 @@ def test_where_a_threshold_parts_the_labels_there_is_no_slope_and_of_one_label_n
     assert np.isnan(calibration.calibration_intercept(log_probs, 0 * labels))
     np.testing.assert_allclose(calibration.calibration_intercept(log_probs, labels), 0, atol=1e-6)
     assert np.isnan(calibration.auroc(log_probs, 0 * labels))
+    saturated = np.asarray(jax.nn.log_softmax(np.stack([0 * s, 1000 * s], axis=1)))
+    assert np.isnan(calibration.spiegelhalter_z(saturated, 1 - labels))
     sure = np.log(
         np.float32([[1, 0], [0.2, 0.8]]), where=[[True, False], [True, True]], out=np.full((2, 2), -np.inf, np.float32)
     )
