@@ -31,12 +31,10 @@ def binary_outputs(
         "temperature_scaling_by_group" has a temperature for each and "macro_class1_ece" is the mean of their ECE;
         clusters are the rows, so that intervals draw whole rows.
     """
-    scores, labels = checks.number_array("scores", scores), np.asarray(labels)
-    checks.check_array("scores", scores, shape=(None, None), dtype=float)
-    checks.check_array(f"labels for scores {scores.shape}", labels, shape=scores.shape)
-    if not np.isin(labels, (0, 1)).all():
-        raise InputError("labels of more than one class a row are 0 and 1: give 1 where a label applies")
+    scores, labels = np.asarray(checks.score_rows("scores", scores, shape=(None, None))), np.asarray(labels)
     rows, count = scores.shape
+    if labels.shape != scores.shape or not np.isin(labels, (0, 1)).all():
+        raise InputError(f"labels {labels.shape} for scores {scores.shape}: give a 0 or a 1 for each of these")
     names = [str(k) for k in range(count)] if names is None else list(names)
     if len(set(names)) != count:
         raise InputError(f"names are {len(set(names))} for {count} labels: give each label one of its own")

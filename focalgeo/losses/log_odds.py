@@ -64,7 +64,7 @@ def masked_mean(loss: Callable) -> Callable:
         if mask is None:
             return loss(logits, labels, *values, **named)
         logits, labels = checks.score_rows("logits", logits), checks.array_of("labels", labels)
-        mask = checks.mask_array(mask, logits[..., 0], "examples")
+        mask = checks.mask_array(mask, logits.shape[:-1])
         counts = mask.astype(bool)
         if labels.shape in (logits.shape, counts.shape):  # others are refused by the loss
             safe = np.asarray(1 / logits.shape[-1]).astype(labels.dtype)  # 0 for a class number

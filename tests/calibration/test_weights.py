@@ -259,5 +259,5 @@ def test_multi_label_outputs_are_binary_ones_of_each_label():
     alone = [calibration.binary_ece(log_probs[found.group == name], labels[:, k]) for k, name in enumerate("xyz")]
     np.testing.assert_allclose(macro.value, np.mean(alone), atol=1e-6)
     assert macro.low <= macro.value <= macro.high
-    with pytest.raises(InputError, match="are 0 and 1"):
+    with pytest.raises(InputError, match="give a 0 or a 1 for each"):
         calibration.binary_outputs(scores, labels * 2)

@@ -80,7 +80,7 @@ def test_a_mask_does_not_hide_what_counts():
     mask = np.arange(12) > 0
     with pytest.raises(InputError, match=r"labels\[3\] is 5"):
         cross_entropy(logits, np.where(np.arange(12) == 3, 5, labels), mask=mask)
-    with pytest.raises(InputError, match=r"mask for examples \(12,\)"):
+    with pytest.raises(InputError, match=r"mask for labels \(12,\)"):
         cross_entropy(logits, labels, mask=mask[:5])
     with pytest.raises(InputError, match="mask is -1"):
         cross_entropy(logits, labels, mask=-1.0 * mask)
@@ -238,5 +238,5 @@ def test_sigmoid_focal_loss_is_a_mean_over_what_a_mask_leaves():
             sigmoid_focal_loss(logits, wrong, 2.0)
     with pytest.raises(InputError, match="alpha is 2"):
         sigmoid_focal_loss(logits, labels, 2.0, 2.0)
-    with pytest.raises(InputError, match=r"mask for examples \(9, 4\)"):
+    with pytest.raises(InputError, match=r"mask for labels \(9, 4\)"):
         sigmoid_focal_loss(logits, labels, 2.0, mask=np.ones((9, 3)))
