@@ -252,6 +252,8 @@ logits = np.float32(60 * np.random.default_rng(0).normal(size=(200, 3)))
 labels = np.argmax(logits + np.float32(np.random.default_rng(1).gumbel(size=logits.shape)) * 30, 1)
 log_probs = np.asarray(jax.nn.log_softmax(logits))
 for name, entry in calibration.METRICS.items():
+    if "of P(1)" in entry.shown.note:
+        continue
     entry.function(log_probs, labels)
     calibration.bootstrap(entry.function, log_probs, labels, jax.random.key(0), 4)
 assert np.isnan(np.asarray(calibration.reliability(log_probs, labels).accuracy)).any()
