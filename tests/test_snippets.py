@@ -54,6 +54,11 @@ def test_the_lines_take_logits_of_minus_infinity(name, tmp_path):
     logits = np.random.default_rng(1).normal(size=(300, 4)) * 4
     logits[np.arange(300), np.arange(300) % 5 % 4] = -np.inf
     agrees(drawn_fit(name, 4), tmp_path, logits)
+    names = {"logits": np.float32(logits), "group": [""] * 300}
+    exec(SNIPPETS[name].replace('"calibrator.json"', repr(str(tmp_path / "calibrator.json"))), names)
+    assert names["probs"].dtype == np.float64
+    np.testing.assert_allclose(names["probs"].sum(-1), 1, atol=1e-6)
+    np.testing.assert_array_equal(names["probs"][np.isneginf(logits)], 0)
 
 
 def test_the_histogram_lines_take_tied_examples_to_the_bin_of_the_method(tmp_path):

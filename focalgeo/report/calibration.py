@@ -52,20 +52,20 @@ w = a - g * log_r - np.log1p(-g * q * np.where(q > 0.5, np.log1p(-np.minimum(r, 
 """
 _FAMILY = f"""\
 {_READ}\
-lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.maximum(logits, -1e300) / c.get("temperature", 1.0)
+lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.float64(logits).clip(-1e99) / c.get("temperature", 1)
 {_Q}
 {_FOCAL}\
 w = w * c.get("scales", 1) + c.get("biases", 0); probs = np.exp(w - lse(w))
 """
 _MATRIX = f"""\
 {_READ}\
-lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = logits / c["temperature"]
+lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.float64(logits) / c["temperature"]
 w = z - lse(z); never = np.isneginf(w)  # of classes that cannot be
 w = np.where(never, -np.inf, np.inner(np.where(never, 0, w), c["weights"]) + c["biases"]); probs = np.exp(w - lse(w))
 """
 _IMPLIED = f"""\
 {_READ}\
-lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.maximum(logits, -1e300)
+lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.float64(logits).clip(-1e99)
 {_Q}
 {_FOCAL}\
 w = w / c["temperature"]; probs = np.exp(w - lse(w))
