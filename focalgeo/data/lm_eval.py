@@ -16,7 +16,7 @@ _MEND = "give samples of a multiple-choice task, whose target is the number of a
 
 
 def outputs(table: Any, path: Path) -> Any:
-    """Columns logits (log-likelihoods), labels, group (the task) and, where documents are repeated, cluster.
+    """Columns logits (log-likelihoods), labels, group (the task) and cluster (the document).
 
     A pandas.DataFrame without the columns of samples is given back.
     """
@@ -31,7 +31,7 @@ def outputs(table: Any, path: Path) -> Any:
     found = pandas.DataFrame(rows, table.index, ["logits", "labels"])
     found["group"] = table.get("task", _NAME.sub(r"\1", path.name))
     found["cluster"] = found["group"] + "/" + table["doc_id"].astype(str)
-    return found.iloc[:, :3] if found["cluster"].is_unique else found
+    return found
 
 
 def _of_sample(sample):

@@ -93,7 +93,7 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     paths = [Path(os.path.expanduser(text)) for _, text in parts]
     files = {role: open_arrays(path, keys) for (role, _), path in zip(parts, paths, strict=True)}
     arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
-    checksum = " ".join(f"sha256:{sources.checksum(path)}" for path in paths)
+    checksum = " ".join(f"sha256:{sources.checksum(each)}" for path in paths for each in _files(path))
     outputs = _by_role(arrays, keys, where)._replace(source=source, checksum=checksum)
     if keys.multilabel:
         outputs = _of_labels(outputs, where)
@@ -241,10 +241,17 @@ def open_arrays(path: Path, keys: Keys) -> Mapping[str, Any]:
     suffix = tables.suffix_of(path)
     if suffix in _READERS and os.path.isfile(path):  # a pipe would be waited for
         return _READERS[suffix](path)
+    import pandas
+
     texts = [name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])]
-    table = lm_eval.outputs(tables.read_table(path, texts=texts), path)
+    table = pandas.concat([lm_eval.outputs(tables.read_table(each, texts=texts), each) for each in _files(path)])
     stems = [_NUMBERED.sub(r"\1", name) for name in table.columns]
     return _Columns({stem: table.loc[:, [other == stem for other in stems]] for stem in stems})
+
+
+def _files(path):
+    """The path, or the paths that a pattern with * stands for."""
+    return sorted(path.parent.glob(path.name)) or [path] if "*" in path.name else [path]
 
 
 def _texts(frame):

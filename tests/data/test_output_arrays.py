@@ -257,7 +257,7 @@ def test_samples_of_lm_evaluation_harness_give_its_brier_score(tmp_path, texts):
     found = read(jsonl(tmp_path / "samples_arc_easy_2026-01-02T03-04-05.678.jsonl", rows))
     np.testing.assert_allclose(brier(found), expected, rtol=1e-6)
     np.testing.assert_array_equal(found.logits.argmax(1) == found.labels, [row["acc"] for row in rows])
-    assert ({*found.group}, found.cluster, found.unread) == ({"arc_easy"}, None, ())
+    assert ({*found.group}, len({*found.cluster}), found.unread) == ({"arc_easy"}, N, ())
     bare = [{key: row[key] for key in ("doc_id", "target", "resps")} for row in rows]
     np.testing.assert_array_equal(read(jsonl(tmp_path / "samples.jsonl", bare)).logits, found.logits)
 
@@ -267,6 +267,18 @@ def test_documents_that_are_repeated_are_clusters_of_their_task(tmp_path):
     found = read(jsonl(tmp_path / "samples.jsonl", rows))
     assert found.group.tolist() == ["arc"] * N + ["boolq"] * N
     assert len({*found.cluster}) == N // 2 + N
+
+
+def test_a_pattern_reads_the_samples_of_several_tasks(tmp_path):
+    for task in ("arc", "boolq"):
+        jsonl(tmp_path / f"samples_{task}_2026-01-02T03-04-05.678.jsonl", samples()[0])
+    found = read(tmp_path / "samples_*.jsonl")
+    assert found.group.tolist() == ["arc"] * N + ["boolq"] * N
+    assert len({*found.cluster}) == 2 * N
+    assert len(set(found.checksum.split())) == 2
+    alone = read(tmp_path / "samples_boolq_2026-01-02T03-04-05.678.jsonl")
+    np.testing.assert_array_equal(found.logits[N:, : alone.logits.shape[1]], alone.logits)
+    assert "there is no file" in refused(tmp_path / "none_*.jsonl")
 
 
 def test_scores_without_the_question_are_left_out_and_what_is_no_choice_names_its_line(tmp_path):
