@@ -15,7 +15,7 @@ def of_labels(labels: np.ndarray, shape: tuple[int, ...]) -> str:
         if np.isin(labels, (-1, 0, 1)).all():
             return "these rows are multi-label: give --task=multilabel, or in Python calibration.binary_outputs"
         if (labels >= 0).all() and (abs(sums - 1) < OFF_ONE).all():
-            return "these are soft labels, which NLL, Brier score and fits by NLL take: give the class observed here"
+            return "these are soft labels, which metrics nll and brier and fits by NLL take: give classes here"
     if labels.shape != tuple(rows):
         if labels.shape == (*rows, 1):
             return "give labels[..., 0]"

@@ -230,8 +230,7 @@ def predicted_logits(
         _check_possible(table, labels, mask)
     rows, labels, weight = _weighted(table, labels, mask)
     if mask is not None:
-        rows = jnp.where(weight[:, None] > 0, rows, 0)
-        labels = labels if labels.ndim == 2 else jnp.where(weight > 0, labels, 0)
+        rows, labels = (jnp.where(weight > 0, each.T, 0).T for each in (rows, labels))
     return Examples(rows, labels, weight)
 
 

@@ -49,7 +49,7 @@ def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: 
     turns round.
 
     Args:
-        logits: Float [..., 2], finite.
+        logits: Float [..., 2].
         square: Float scalar.
         a: Float scalar.
         b: Float scalar.
@@ -63,14 +63,14 @@ def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: 
     """
     columns = _columns(logits)
     coefficients = jnp.stack([jnp.asarray(number, columns.dtype) for number in (square, a, b, c)])
-    return _log_probs(matmul(columns, coefficients))
+    return _certain(logits, _log_probs(matmul(columns, coefficients)))
 
 
 def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Ascending) -> Rows:
     """Log-probabilities of P(1) = f(s), with f linear in the log-odds s between the thresholds.
 
     Args:
-        logits: Float [..., 2], finite.
+        logits: Float [..., 2].
         thresholds: Float [numbers], ascending log-odds; beyond the ends, f is constant.
         probabilities: Float [numbers], ascending, above 0 and below 1: f there.
 
@@ -81,7 +81,13 @@ def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabiliti
     """
     log_q, log_p = _two_classes(logits)
     p = jnp.interp(log_p - log_q, *(jnp.asarray(numbers, log_p.dtype) for numbers in (thresholds, probabilities)))
-    return jnp.log(jnp.stack([1 - p, p], axis=-1))
+    return _certain(logits, jnp.log(jnp.stack([1 - p, p], axis=-1)))
+
+
+def _certain(logits, log_probs):
+    """The log-probabilities, of which those of a row with a class that cannot be are -inf and 0."""
+    never = jnp.isneginf(jnp.asarray(logits))
+    return jnp.where(jnp.any(never, axis=-1, keepdims=True), jnp.where(never, -jnp.inf, 0), log_probs)
 
 
 def _two_classes(logits):
@@ -125,6 +131,8 @@ def fit_logistic(logits, labels, *, criterion, mask, names, forms) -> Params:
 
 @jax.jit
 def _least_nll(logits, labels, weight, forms):
+    possible = jnp.all(jnp.isfinite(logits), axis=-1)  # all other rows say nothing
+    logits, weight = jnp.where(possible[:, None], logits, 0), jnp.where(possible, weight, 0)
     columns, ones = jnp.tile(_columns(logits), (2, 1)), jnp.sum(jnp.where(labels == 1, weight, 0))
     flipped = weight / (jnp.where(labels == 1, ones, jnp.sum(weight) - ones) + 2)
     labels, weight = jnp.concatenate([labels, 1 - labels]), jnp.concatenate([weight - flipped, flipped])
@@ -151,7 +159,8 @@ def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
 
     Source: as `binary_isotonic_calibration`.
     """
-    (log_q, log_p), weight = np.asarray(jax.jit(_two_classes)(logits)), np.asarray(mask)
+    (log_q, log_p), possible = np.asarray(jax.jit(_two_classes)(logits)), np.isfinite(logits).all(axis=1)
+    weight = np.where(possible, mask, 0)
     least = 1 / (weight.sum() + 2)
     return variants.isotonic_regression(log_p - log_q, np.asarray(labels), weight, least, 1 - least)
 

@@ -1,5 +1,6 @@
 """Dense outputs, as of segmentation: fits and metrics by sums over images, of which one is in memory at a time."""
 
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from scipy import optimize
 from focalgeo import checks
 from focalgeo.calibration import binning, fits, maps, metrics, resampling
 from focalgeo.calibration.clusters import Clusters
-from focalgeo.calibration.methods import METHODS, Fitted
+from focalgeo.calibration.methods import METHODS, ConvergenceWarning, Fitted
 from focalgeo.calibration.resampling import PairedDifference
 from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError
 
@@ -66,6 +67,10 @@ def dense(
     checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
     read = partial(_images, class_axis=class_axis, ignore_label=ignore_label)
     fitted = _fitted(partial(read, *val))
+    if not fitted.converged:
+        warnings.warn(f"temperature scaling: {fitted.why_not_converged}", ConvergenceWarning, stacklevel=2)
+    if _opened(test[0]).shape[class_axis] != fitted.num_classes:
+        raise InputError(f"test has another number of classes than the {fitted.num_classes} of val: give one network's")
     temperatures = np.array([1, fitted.params["temperature"]], np.float32)
     sums = np.array([_sums(*image, temperatures, num_bins=num_bins) for image in read(*test)], float)
     counts = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), num_resamples)
@@ -126,23 +131,27 @@ def _metrics(sums):
 def _images(logits, labels, *, class_axis, ignore_label) -> Iterator[checks.Examples]:
     """The pixels of each image that has any that count."""
     shape, like = list(_opened(logits).shape), _opened(labels).shape
-    classes = shape.pop(class_axis)
+    classes = shape.pop(class_axis) if -len(shape) <= class_axis < len(shape) else "no"
     if tuple(shape) != like:
         raise InputError(
             f"logits are {shape} by {classes} classes, labels {like}: name the classes' axis, class_axis=1"
         )
-    for index in range(len(_opened(labels))):
+    some = False
+    for index in range(like[0]):
         rows, truth = np.asarray(_opened(logits)[index], np.float32), np.asarray(_opened(labels)[index]).ravel()
         rows = np.moveaxis(rows, class_axis - (class_axis > 0), -1).reshape(-1, classes)
         counted = truth != ignore_label
         if counted.any():
+            some = True
             yield checks.predicted_logits(rows, truth, counted)
+    if not some:
+        raise InputError(f"no pixel of {like} has another label than {ignore_label}: give some that count")
 
 
 def _opened(source: Array | str | Path) -> Array:
     """The array, or that of a file mapped anew: a map that stays open keeps what has been read in memory."""
     if not isinstance(source, str | Path):
-        return source
+        return np.asarray(source)
     if Path(source).suffix != ".npy":
         raise InputError(f"{source} is no .npy, which alone is read in parts: save each array by numpy.save")
     try:

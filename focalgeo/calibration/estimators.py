@@ -52,8 +52,8 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         fitted = fit(self._method, logits, index.astype(np.int32), weights=weight, **options)
         self.params_ = {name: np.asarray(value) for name, value in fitted.params.items() if name != "converged"}
         self.converged_ = fitted.converged
-        for name in {"gamma", "temperature"} & self.params_.keys():
-            setattr(self, f"{name}_", float(self.params_[name]))
+        for name, value in fitted.searched.items():
+            setattr(self, f"{name}_", value)
         return self
 
     def _logits(self, logits):

@@ -120,7 +120,7 @@ def temperature_score_test(
         logits: Float [examples, classes].
         labels: Int [examples].
         mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        weights: Float [examples], above 0: how often each example counts, times the mask.
         clusters: [examples], a number or name of the cluster of each: I is then the sum over clusters of their squared
             parts of U times K / (K - 1), and p is Student's of K - 1 degrees of freedom, see `Clusters`.
 

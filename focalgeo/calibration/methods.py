@@ -81,7 +81,10 @@ class Fitted(NamedTuple):
         if self.groups is None:
             return self.method.apply(self.params, logits)
         place = {name: index for index, name in enumerate(self.groups)}
-        names = np.broadcast_to("" if group is None else np.asarray(group).astype(str), logits.shape[:-1])
+        names = np.asarray("" if group is None else group).astype(str)
+        if names.ndim:
+            checks.check_array("group", names, shape=logits.shape[:-1])
+        names = np.broadcast_to(names, logits.shape[:-1])
         if unknown := set(names.flat) - set(place):
             known = ", ".join(self.groups[:5])
             raise InputError(

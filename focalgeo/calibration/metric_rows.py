@@ -141,7 +141,7 @@ def reliability_rows(
     rows = []
     for index in np.flatnonzero(bins.count):
         count, confidence, accuracy, lower, upper = (column[index] for column in bins)
-        numbers = accuracy, low[index], high[index], int(index), lower, upper, confidence, int(count)
+        numbers = accuracy, low[index], high[index], int(index), lower, upper, confidence, round(float(count))
         share = None if total is None else count / total
         rows.append(finite(ReliabilityBin(name, *numbers, split, method, criterion, share)))
     return rows

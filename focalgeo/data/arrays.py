@@ -56,6 +56,8 @@ def read_columns(location: str, options: Options) -> RawDataset:
             what = f"column {name} holds more than {MOST_WORDS} words, such as {shown(column.iloc[-1])}"
             raise InputError(f"{source.where}: {what}: make them numbers, or leave the column out")
     x = pandas.get_dummies(table.drop(columns=options.label), dtype=float)
+    if x.columns.has_duplicates:
+        raise InputError(f"{source.where}: {x.columns[x.columns.duplicated()][0]} is two features: rename a column")
     y = table[options.label].to_numpy()
     train = Split(x.to_numpy(float), y.astype(str) if y.dtype.kind == "O" else y)
     return _dataset(source, {"train": train})._replace(features=tuple(x.columns))

@@ -6,6 +6,7 @@ Nothing in a file is ever executed.
 import io
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from pathlib import Path
@@ -95,6 +96,8 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
     checksum = " ".join(f"sha256:{sources.checksum(each)}" for path in paths for each in _files(path))
     outputs = _by_role(arrays, keys, where)._replace(source=source, checksum=checksum)
+    if outputs.classes and len(outputs.classes) == 2 and outputs.classes[0] == keys.positive:
+        outputs = outputs._replace(classes=outputs.classes[::-1], logits=outputs.logits[:, ::-1])
     if keys.multilabel:
         outputs = _of_labels(outputs, where)
     elif outputs.labels is not None and outputs.labels.shape == outputs.index.shape:
@@ -159,6 +162,7 @@ def _class_numbers(outputs, positive, where):
 
     labels, classes, is_column = outputs.labels, outputs.classes, outputs.logits.ndim == 1
     texts = labels.astype(str)
+    texts = np.char.title(texts) if is_column and not positive else texts  # true, too
     if positive and not classes:
         classes = (*texts[texts != positive][:1], positive)
     elif is_column:
@@ -176,6 +180,8 @@ def _class_numbers(outputs, positive, where):
 def _of_labels(outputs, where):
     """Each pair of a row and a label as a row of one score: its group is the label, its cluster the row."""
     scores, labels, kind = outputs.logits, outputs.labels, outputs.kind
+    if outputs.group is not None:
+        raise InputError(f"{where} has groups: of several labels a row the labels are the groups, leave it out")
     if scores.ndim != 2 or (labels is not None and (labels.shape != scores.shape or not np.isin(labels, (0, 1)).all())):
         what = f"labels have shape {np.shape(labels)}, scores {scores.shape}"
         raise InputError(f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1")
@@ -245,7 +251,9 @@ def open_arrays(path: Path, keys: Keys) -> Mapping[str, Any]:
 
     texts = [name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])]
     table = pandas.concat([lm_eval.outputs(tables.read_table(each, texts=texts), each) for each in _files(path)])
-    stems = [_NUMBERED.sub(r"\1", name) for name in table.columns]
+    asked = {part for key in keys[:7] for part in (key or "").split(",")}
+    stems = Counter(_NUMBERED.sub(r"\1", name) for name in table.columns if name not in asked)
+    stems = [stem if stems[stem := _NUMBERED.sub(r"\1", name)] > 1 else name for name in table.columns]
     return _Columns({stem: table.loc[:, [other == stem for other in stems]] for stem in stems})
 
 
@@ -265,12 +273,17 @@ def _numbers(frames, where):
 
     frame, index = pandas.concat(frames, axis=1), frames[0].index
     first = frame.columns[0]
-    is_numbered = _NUMBERED.fullmatch(first)
+    is_numbered = frame.shape[1] > 1 and _NUMBERED.fullmatch(first)
     if isinstance(frame.iat[0, 0], (list, np.ndarray)):
         columns = zip_longest(*frame[first])
         frame = pandas.DataFrame({f"{first}[{number}]": column for number, column in enumerate(columns)}, index)
     elif is_numbered and len(frames) == 1:  # in order, none missing
-        frame = frame[[_NUMBERED.sub(rf"\1_{number}", first) for number in range(frame.shape[1])]]
+        names = [_NUMBERED.sub(rf"\1_{number}", first) for number in range(frame.shape[1])]
+        if {*names} != {*frame}:
+            raise InputError(
+                f"{where} has columns {', '.join(frame.columns[:8])}: number them from 0 to {len(names) - 1}"
+            )
+        frame = frame[names]
     numbers = frame.apply(pandas.to_numeric, errors="coerce")
     for row, column in np.argwhere((numbers.isna() & frame.notna()).to_numpy())[:1]:
         what = f"{frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"

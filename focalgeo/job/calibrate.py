@@ -113,6 +113,12 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     if len({classes for _, classes in shapes.values()}) > 1:
         counts = f"val has {shapes['val'][1]} classes and test {shapes['test'][1]}"
         raise InputError(f"{counts}: give two files of one classifier")
+    if len({outputs.kind for outputs in splits.values()}) > 1:
+        raise InputError(
+            f"{' and '.join(f'{name} holds {split.kind}' for name, split in splits.items())}: give both as one"
+        )
+    if multilabel and len({tuple(dict.fromkeys(outputs.group)) for outputs in splits.values()}) > 1:
+        raise InputError("val and test have not the same labels in one order: give both the same")
     if len({outputs.classes for outputs in splits.values()} - {None}) > 1:
         raise InputError("the columns of val and test are named for different classes: give both in one order")
     shapes = {name: shapes[name] for name in _labelled(splits)}
@@ -132,7 +138,7 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
         if number > n:
             raise InputError(f"{flag} is {number} for {n} {what} of {name}: give at most {n}")
     groups = len(_group_sizes(splits[name])[0])
-    if groups > MOST_GROUPS:
+    if groups > MOST_GROUPS and not multilabel:
         raise InputError(f"group of {name} has {groups} different values: give at most {MOST_GROUPS}")
     return splits, also
 

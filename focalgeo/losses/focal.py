@@ -71,8 +71,8 @@ def sigmoid_focal_loss(
     logits = jnp.asarray(checks.array_of("logits", logits))
     if alpha is not None:
         checks.check_interval("alpha", alpha, 0, 1)
-    if mask is not None and jnp.ndim(mask) < logits.ndim:
-        mask = jnp.repeat(jnp.expand_dims(mask, -1), logits.shape[-1], axis=-1)
+    if mask is not None and jnp.ndim(mask := checks.array_of("mask", mask)) < logits.ndim:
+        mask = jnp.repeat(jnp.asarray(mask)[..., None], logits.shape[-1], axis=-1)
 
     def losses(two, labels):
         return focal_loss(two, labels, gamma) * (1 if alpha is None else jnp.where(labels > 0, alpha, 1 - alpha))

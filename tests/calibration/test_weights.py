@@ -25,7 +25,7 @@ HARD = [name for name, method in METHODS.items() if name == "histogram_binning" 
 def weighted(n=120, classes=3, seed=0, most=4):
     """Logits, labels and whole weights, and how each is repeated."""
     logits, labels = outputs(n, classes, seed=seed)
-    weights = np.random.default_rng(seed).integers(1, most + 1, n)
+    weights = np.random.default_rng(seed).permutation(1 + np.arange(n) % most)  # of one sum, so that shapes stay
     return logits, labels, weights, np.repeat(np.arange(n), weights)
 
 
@@ -311,3 +311,21 @@ def test_multi_label_outputs_are_binary_ones_of_each_label(seed):
     assert macro.low <= macro.value <= macro.high
     with pytest.raises(InputError, match="give a 0 or a 1 for each"):
         calibration.binary_outputs(scores, labels * 2)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.most_classes == 2])
+def test_rows_with_one_class_that_can_be_say_nothing_to_fits_of_two_classes(name):
+    logits, labels = outputs(200, 2)
+    masked = np.concatenate([logits, [[0, -np.inf], [-np.inf, 3]]]).astype(np.float32)
+    found, expected = fit(name, masked, np.append(labels, [0, 1])), fit(name, logits, labels)
+    np.testing.assert_allclose(found.predict_proba(logits), expected.predict_proba(logits), atol=5e-4)
+    np.testing.assert_array_equal(found.predict_proba(masked[-2:]), [[1, 0], [0, 1]])
+
+
+def test_a_mask_leaves_out_soft_labels_of_any_content():
+    logits, labels = outputs(100, 3)
+    shares, mask = soft(labels, 3), np.arange(100) != 3
+    shares[3] = np.nan
+    for name in ("ensemble_temperature_scaling", "isotonic", "vector_scaling"):
+        found, expected = fit(name, logits, shares, mask=mask), fit(name, logits[mask], shares[mask])
+        np.testing.assert_allclose(found.predict_proba(logits), expected.predict_proba(logits), atol=5e-4)

@@ -303,3 +303,23 @@ def test_columns_that_merely_begin_as_a_role_does_are_not_read_for_it(tmp_path):
     assert "has logits and probs: say which" in refused(
         csv(tmp_path / "c.csv", label=LABELS, y_prob=SCORE, **named("logits_"))
     )
+
+
+def test_the_positive_class_is_class_one_whichever_column_is_first(tmp_path):
+    probs = np.linspace(0.01, 0.99, N)
+    lines = [f"{'spam' if k % 3 else 'ham'},{p},{1 - p}" for k, p in enumerate(probs)]
+    (tmp_path / "a.csv").write_text("\n".join(["label,prob_spam,prob_ham", *lines, ""]))
+    found = read(tmp_path / "a.csv", positive="spam")
+    np.testing.assert_allclose(np.exp(found.logits[:, 1]), probs, rtol=1e-5)
+    np.testing.assert_array_equal(found.labels, np.arange(N) % 3 > 0)
+
+
+def test_a_column_with_a_number_at_its_end_is_named_by_a_key(tmp_path):
+    probs = np.linspace(0.01, 0.99, N)
+    lines = [f"{str(k % 3 > 0).lower()},{p},s{k % 2}" for k, p in enumerate(probs)]
+    (tmp_path / "a.csv").write_text("\n".join(["label,prob_1,site_2", *lines, ""]))
+    found = read(tmp_path / "a.csv", probs="prob_1", group="site_2")
+    np.testing.assert_allclose(np.exp(found.logits[:, 1]), probs, rtol=1e-5)
+    assert {*found.group} == {"s0", "s1"}
+    (tmp_path / "a.csv").write_text("\n".join(["label,prob_1,prob_2", *[f"0,{p},{1 - p}" for p in probs], ""]))
+    assert "number them from 0 to 1" in refused(tmp_path / "a.csv")
