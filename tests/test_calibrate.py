@@ -20,6 +20,7 @@ from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrat
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job import calibrate
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
+from focalgeo.types import InputError
 
 pytestmark = pytest.mark.long
 
@@ -539,3 +540,19 @@ def test_every_recipe_of_the_page_is_read_and_runs(head, tmp_path, monkeypatch, 
         assert ("labels" in held) == (outputs.labels is not None)
     measured = {row.split for row in select(records.read_rows(out), Metric, name="nll")}
     assert ("test" in measured) == ("test" in splits and head != "Test without labels")
+
+
+def test_splits_of_other_labels_or_of_another_kind_are_refused(tmp_path):
+    logits, labels = draw(300, 3)
+    several = (np.random.default_rng(0).gumbel(size=logits.shape) < logits).astype(int)
+    np.savez(tmp_path / "val.npz", logits=logits, labels=several)
+    np.savez(tmp_path / "test.npz", logits=logits[:, :2], labels=several[:, :2])
+    np.savez(tmp_path / "scores.npz", scores=np.asarray(jax.nn.softmax(logits)), labels=labels)
+    np.savez(tmp_path / "far.npz", scores=logits, labels=labels)
+    for val, test, flags, says in (
+        ("val", "test", ["--task=multilabel"], "val and test have not the same labels in one order"),
+        ("scores", "far", [], "val holds probs and test holds logits: give both as one"),
+    ):
+        files = [f"--val={tmp_path / val}.npz", f"--test={tmp_path / test}.npz", "--out=x"]
+        with pytest.raises(InputError, match=says):
+            calibrate.read_inputs(parse([*files, *flags]))
