@@ -52,7 +52,8 @@ def weighted(metric: Callable) -> Callable:
 
     @functools.wraps(metric)
     def of_weights(log_probs, labels, *arguments, mask=None, weights=None, **options):
-        mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
+        if weights is not None:  # a mask alone is checked by the metric
+            mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
         return metric(log_probs, labels, *arguments, mask=mask, **options)
 
     signature = inspect.signature(metric)

@@ -80,17 +80,17 @@ class Fitted(NamedTuple):
         """`predict_log_proba` of what has been checked."""
         if self.groups is None:
             return self.method.apply(self.params, logits)
-        place = {name: index for index, name in enumerate(self.groups)}
+        groups = np.array(self.groups)  # sorted, as np.unique gave them
         names = np.asarray("" if group is None else group).astype(str)
         if names.ndim:
             checks.check_array("group", names, shape=logits.shape[:-1])
         names = np.broadcast_to(names, logits.shape[:-1])
-        if unknown := set(names.flat) - set(place):
+        index = np.searchsorted(groups, names).clip(max=len(groups) - 1)
+        if (unknown := names[groups[index] != names]).size:
             known = ", ".join(self.groups[:5])
             raise InputError(
-                f"group {str(min(unknown))!r} has no numbers of its own: give group, names such as {known}"
+                f"group {min(unknown.tolist())!r} has no numbers of its own: give group, names such as {known}"
             )
-        index = np.vectorize(place.get)(names)
         return self.method.apply(
             {name: np.asarray(value)[index] for name, value in self.params.items() if np.ndim(value)}, logits
         )

@@ -32,9 +32,7 @@ def mmce(
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 leaves the square root out
     (the square of this value) and multiplies by the batch size.
     """
-    confidence, residual, right, wrong = _residuals(
-        checks.predicted_logits(above_infinity(checks.score_rows("logits", logits)), labels, mask)
-    )
+    confidence, residual, right, wrong = _residuals(logits, labels, mask)
     return _kernel_norm(residual / jnp.maximum(jnp.sum(right + wrong), 1), confidence)
 
 
@@ -59,18 +57,18 @@ def weighted_mmce(
     Source: Kumar et al., ICML 2018. The code published with arXiv 2002.09437 divides by the squared counts
     twice, which gives 0.0801 where this gives 0.2723 on the papers' example.
     """
-    confidence, residual, right, wrong = _residuals(
-        checks.predicted_logits(above_infinity(checks.score_rows("logits", logits)), labels, mask)
-    )
+    confidence, residual, right, wrong = _residuals(logits, labels, mask)
     count = jnp.where(right > 0, jnp.sum(right), jnp.sum(wrong))
     return _kernel_norm(residual / jnp.maximum(count, 1), confidence)
 
 
-def _residuals(examples):
+def _residuals(logits, labels, mask):
     """Confidence, correctness minus confidence (from the log-odds, exact where confidence rounds to 1), right, wrong.
 
     The last two are 1 or 0; all but the first are 0 where the mask leaves an example out.
     """
+    logits = above_infinity(checks.score_rows("logits", logits))
+    examples = checks.predicted_logits(logits, labels, mask, stacklevel=4)
     top = jnp.argmax(examples.rows, axis=-1)
     is_right, counts = top == jnp.asarray(examples.labels, top.dtype), examples.weight > 0
     log_odds = true_class_log_odds(examples.rows, top)
