@@ -14,7 +14,6 @@ from typing import NoReturn
 from focalgeo import files
 from focalgeo.types import (
     CRITERIA,
-    DEFAULT_CRITERIA,
     DEFAULT_METRICS,
     MOST_BINS,
     MOST_RESAMPLES,
@@ -108,7 +107,11 @@ def make_parser() -> argparse.ArgumentParser:
         default="nll",
         help="by which methods are fitted, compared and chosen: nll (default), ece, ...",
     )
-    add("--criteria", type=_names, default=DEFAULT_CRITERIA, help="fits shown (default nll,ece)")
+    help = "least (default): what costs least on new examples, mostly a mixture; plain: one map that keeps the class"
+    add("--prefer", choices=("least", "plain"), default="least", help=help)
+    add(
+        "--criteria", type=_names, default=(), help="by which methods are fitted besides, such as ece: a search by grid"
+    )
     add("--metrics", type=_names, default=DEFAULT_METRICS, help=f"metrics (default {','.join(DEFAULT_METRICS)})")
     add("--trained-gamma", type=float, metavar="GAMMA", help="gamma of the focal loss that the model was trained with")
     add(

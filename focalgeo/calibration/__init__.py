@@ -1,8 +1,9 @@
 """Calibration: maps, metrics, searches and fits as pure functions; methods, estimators and calibrator.json.
 
 `maps`, `metrics` and `binning` are the mathematics; `search`, `fits` and `variants` fit the maps' numbers; `methods`
-holds METHODS and what is fitted; `resampling` gives numbers their errors, `metric_rows` makes rows of them, and
-`comparison` chooses a method; `estimators` are scikit-learn's. Products run at full float32 precision on every device.
+holds METHODS and what is fitted, and `fitting` fits them, also fold by fold; `stacking` mixes several; `resampling`
+gives numbers their errors, `metric_rows` makes rows of them, and `comparison` chooses a method; `estimators` are
+scikit-learn's. Products run at full float32 precision on every device.
 """
 
 from focalgeo.calibration.binary import (
@@ -16,9 +17,10 @@ from focalgeo.calibration.binary import (
     spiegelhalter_z,
 )
 from focalgeo.calibration.binning import Reliability, adaptive_reliability, reliability
-from focalgeo.calibration.comparison import Comparison, Outputs, checked_methods, choose, compare, folds
+from focalgeo.calibration.comparison import Comparison, Outputs, checked_methods, choose, compare
 from focalgeo.calibration.dense import Dense, dense
 from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature, temperature_score_test
+from focalgeo.calibration.fitting import fit, fit_methods, folds, searched, surfaces, usable
 from focalgeo.calibration.maps import (
     binary_focal_calibration,
     focal_calibration,
@@ -34,12 +36,7 @@ from focalgeo.calibration.methods import (
     Fitted,
     Method,
     calibrator_json,
-    fit,
-    fit_methods,
     read_calibrator,
-    searched,
-    surfaces,
-    usable,
 )
 from focalgeo.calibration.metric_rows import calibration_rows, candidates, comparisons, fit_rows
 from focalgeo.calibration.metrics import (

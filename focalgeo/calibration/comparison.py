@@ -1,21 +1,14 @@
-"""Calibration methods compared on a classifier's outputs: fitted and chosen on val, measured on test.
-
-Cross-fitted: the examples are split into folds, and each fold is calibrated by a fit of the others. So a validation
-split alone says how a method does on examples that its fit has not seen, and a method is chosen by that.
-"""
+"""Calibration methods compared on a classifier's outputs: fitted and chosen on val, measured on test."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from focalgeo import checks
-from focalgeo.calibration import fits, metric_rows, suspicions
-from focalgeo.calibration import methods as of_methods
+from focalgeo.calibration import fits, fitting, metric_rows, resampling, suspicions
 from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.fits import ScoreTest
 from focalgeo.calibration.methods import DEFAULT_METHODS, METHODS, Calibrated, Fitted, Method
@@ -25,7 +18,6 @@ from focalgeo.calibration.search import GAMMAS, Grid
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Row, select
 from focalgeo.types import (
     CRITERIA,
-    DEFAULT_CRITERIA,
     DEFAULT_METRICS,
     METRIC_OF,
     MOST_RESAMPLES,
@@ -37,58 +29,18 @@ from focalgeo.types import (
 # the paper's grid, and coarsely on from there: outputs of other programs may be scaled by anything
 TEMPERATURES = tuple(np.float32([*(np.arange(1, 501) / 100), *np.geomspace(5.1, 100, 60)]).tolist())
 FEWEST_RESAMPLES = 100  # with fewer, the ends of an interval are chance, and methods are chosen by it
-LEVEL = 0.05  # of all comparisons of a method with others together
-_MOST_FOLDS = 10_000  # fits are made for each
-_WORDS = {"nll": "its NLL is", "brier": "its Brier score is", "accuracy": "its accuracy is"}
-
-
-def folds(labels: Array, num_folds: int, seed: int, *, clusters: Array | None = None) -> np.ndarray:
-    """The fold of each example at random in `seed`, int32 [examples] from 0 to num_folds - 1; of one size but for 1.
-
-    With `clusters` [examples], a number or name for each, no cluster is parted, and the folds hold as many of them.
-    The labels give their number alone. Folds with equal shares of each class would flatter methods that fit the
-    classes: each held-out part would have the very shares that they were fitted to. With 1,000 examples of 100 classes
-    that made structured matrix scaling 0.03 nats too good.
-    """
-    checks.count("num_folds", num_folds, 2, _MOST_FOLDS)
-    checks.count("seed", seed, 0, 2**63 - 1)
-    clusters = Clusters.of(clusters, labels)
-    size = len(labels) if clusters is None else clusters.each.size
-    if clusters is not None and size < num_folds:
-        raise InputError(f"num_folds is {num_folds} for {size} clusters, which are not parted: give at most {size}")
-    fold = np.empty(size, np.int32)
-    fold[np.random.default_rng(seed).permutation(size)] = np.arange(size) % num_folds
-    return fold if clusters is None else fold[clusters.index]
-
-
-def cross_fit(
-    methods: Mapping[str, Method], examples: checks.Examples, settings: Mapping[str, Any], fold: np.ndarray
-) -> list[Calibrated]:
-    """Held-out log-probabilities [examples, classes] of each fit of `fit_methods`, in its order.
-
-    Each example is calibrated by a fit of the other folds, which has not seen it: fold [examples], from `folds`.
-    """
-    held_out, group = [], settings.get("group")
-    for index in range(fold.max() + 1):
-        weight = jnp.where(fold != index, examples.weight, 0)
-        others = examples._replace(rows=jnp.where(weight[:, None] > 0, examples.rows, 0), weight=weight)
-        fitted = of_methods.fit_all(methods, others, settings | {"searches": None})
-        held_out.append([np.asarray(fit.applied(examples.rows, group))[fold == index] for fit in fitted])
-    place = np.argsort(np.argsort(fold, kind="stable"))  # of each example among the folds one after another
-    return [
-        Calibrated(fit.method, fit.criterion, np.concatenate(parts)[place])
-        for fit, *parts in zip(fitted, *held_out, strict=True)
-    ]
+LEVEL = 0.05  # two-sided p-value of the score test, from which on outputs as given may be calibrated
+NEAR = 0.5  # standard errors of a difference, within which the plainer of two methods counts as good
+PREFERENCES = ("least", "plain")
 
 
 class Choice(NamedTuple):
     """The method to use, and how it was chosen."""
 
     fitted: Fitted
-    level: float  # one-sided p-value below which a difference in the criterion counted
+    plainest: Fitted  # the plainest of all within half a standard error of the least criterion
     refused: dict[str, str]  # method -> why it was not to be chosen, whatever its criterion
-    beaten: dict[str, str]  # plainer method -> one that is better than it beyond noise
-    test: ScoreTest | None = None  # by which temperature scaling was held against the outputs as given, where it was
+    test: ScoreTest | None = None  # of T = 1
 
 
 def choose(
@@ -96,114 +48,81 @@ def choose(
     differences: Sequence[Difference],
     *,
     criterion: str,
+    prefer: str = "least",
     test: ScoreTest | None = None,
     absent: bool = False,
 ) -> Choice:
-    """The plainest method that no other beats beyond noise on held-out parts of the validation split.
+    """The method with the least criterion to be expected on other examples, by held-out parts of the validation split.
 
     Compared are the uncalibrated predictions and a fit of each fitted method, the `candidates`, in the order of
-    `fits`, plainest first. A method with numbers of each class takes no part where a class has no example. One is
-    refused where its fit did not converge, as one that ended at the end of its range (the range would decide), and
-    where its NLL, its Brier score or its accuracy is worse than that of a plainer one: the 95% interval of the
-    difference leaves out 0. Of the others, the first is chosen that none beats in the criterion: one-sided p < 0.05 /
-    the number of other methods. Many methods are many chances, and so divided (Bonferroni) the chance that any of them
-    passes for better than one that is as good is 5% at most. With fewer than 100 examples the first method whose fit
-    converged is taken. Where every other is better than that choice beyond noise, refused or not, it is made among
-    those instead: it is never the worst of all.
+    `fits`, plainest first. A method with numbers of each class takes no part where a class has no example, nor does one
+    whose fit did not converge, but for a temperature that ended where all probabilities are nearly equal.
 
-    By NLL the score test of T = 1 stands in the place of one of the comparisons, of temperature scaling with the
-    outputs as given, which it holds at T = 1: with few examples it finds what the difference of NLL does not. Its
-    two-sided p-value counts below the same level, so the chance of 5% holds.
+    By NLL the choice is `stacking`, but for outputs that may be calibrated as they are: whose score test of T = 1 has
+    p >= 0.05, and whose NLL is within half a standard error of the least of all. By another criterion, or without
+    stacking, it is the plainest method within half a standard error of the least. With fewer than 100 examples it is
+    the first method whose fit converged. What each rule costs is measured in experiments/posthoc.
 
     Args:
         fits: Of `fit_methods` on all examples, "uncalibrated" among them.
         differences: Of `cross_fit` with the same methods: those of each of the `candidates` less each earlier one, and
-            less the uncalibrated predictions, in the criterion, NLL, Brier score and accuracy.
+            less the uncalibrated predictions, in the metric of the criterion.
         criterion: "nll", or the ECE that the methods are fitted by. A method that has no fit by it takes part with
             another of its fits.
-        test: `temperature_score_test` of the outputs as given on all examples. It is used where the metric is NLL and
-            temperature scaling is not refused; None leaves that pair to its difference.
+        prefer: "least", or "plain" for the plainest within half a standard error of the least among single maps that
+            keep the predicted class.
+        test: `temperature_score_test` of the outputs as given on all examples; None takes them for miscalibrated.
         absent: Whether a class has no example among those that were fitted on.
     """
     uncalibrated = next(fitted for fitted in fits if fitted.criterion is None)
     compared = [uncalibrated, *(fits[index] for index in metric_rows.candidates(fits, criterion))]
-    lacking = "it has numbers of each class, and val lacks examples of some"
-    refused = {
-        fitted.method.name: lacking
-        for fitted in compared
-        if absent and (fitted.method.most_classes == 2 or "biases" in fitted.params)
+    metric, refused = METRIC_OF.get(criterion, criterion), {}
+    rows = {
+        (row.method, row.criterion, row.against, row.against_criterion): row
+        for row in differences
+        if row.name == f"{metric}_difference"
     }
-    compared = [fitted for fitted in compared if fitted.method.name not in refused]
-    if len(compared) == 1:
-        return Choice(uncalibrated, LEVEL, refused, {})
-    level = LEVEL / (len(compared) - 1)
-    table = {(row.name, row.method, row.criterion, row.against, row.against_criterion): row for row in differences}
-    refused |= {fitted.method.name: fitted.why_not_converged for fitted in compared if not fitted.converged}
-    metric = METRIC_OF.get(criterion, criterion)
-    if _difference(table, "nll", compared[1], uncalibrated).n < LEAST_EXAMPLES:
-        choice = Choice(next((fitted for fitted in compared[1:] if fitted.converged), uncalibrated), level, {}, {})
-    else:
-        admitted: list[Fitted] = []
-        for fitted in compared:
-            why = fitted.why_not_converged or _worse(fitted, admitted, table)
-            refused |= {fitted.method.name: why} if why else {}
-            admitted += [] if why else [fitted]
-        test = test if metric == "nll" and any(map(_is_plain, admitted)) else None
-        choice = _unbeaten(admitted, table, metric, level, test)
-    others = [fitted for fitted in compared if fitted is not choice.fitted]
-    pairs = [[one for one in compared if one is fitted or one is choice.fitted] for fitted in others]
-    if all(_better_than(pair[1] is choice.fitted, pair, table, metric, LEVEL / 2, None) for pair in pairs):
-        choice = _unbeaten(others, table, metric, level, None)
-        refused.pop(choice.fitted.method.name, None)
-    return choice._replace(refused=refused)
+    for fitted in compared:
+        if absent and (fitted.method.most_classes == 2 or any("biases" in name for name in fitted.params)):
+            refused[fitted.method.name] = "it has numbers of each class, and val lacks examples of some"
+        elif not fitted.admissible:
+            refused[fitted.method.name] = fitted.why_not_converged
+    admitted = [fitted for fitted in compared if fitted.method.name not in refused]
+    if len(admitted) == 1:
+        return Choice(uncalibrated, uncalibrated, refused, test)
+    if _difference(rows, admitted[1], uncalibrated).n < LEAST_EXAMPLES:
+        return Choice(admitted[1], admitted[1], {}, test)
+    near = _near_least(admitted, rows)
+    if prefer == "plain":
+        kept = _near_least([fitted for fitted in admitted if fitted.method.keeps_class], rows)
+        return Choice(kept[0], near[0], refused, test)
+    mixture = [fitted for fitted in admitted if "members" in fitted.method.options and metric == "nll"]
+    if mixture and near[0] is uncalibrated and test is not None and test.p_value >= LEVEL:
+        return Choice(uncalibrated, uncalibrated, refused, test)
+    return Choice([*mixture, *near][0], near[0], refused, test)
 
 
-def _unbeaten(admitted, table, metric, level, test):
-    """The choice among these: the first that none of them beats."""
-    beaten: dict[str, str] = {}
-    for index, fitted in enumerate(admitted):
-        better = _better_than(index, admitted, table, metric, level, test)
-        if better is None:
-            return Choice(fitted, level, {}, beaten, test)
-        beaten[fitted.method.name] = better.method.name
-    raise AssertionError("of several methods one has the least criterion, and none beats it")
+def _near_least(admitted, rows):
+    """Those within half a standard error of the least, plainest first."""
+    least = admitted[0]
+    for fitted in admitted[1:]:
+        least = fitted if _difference(rows, fitted, least).value < 0 else least
+
+    def is_near(fitted):
+        if fitted is least:
+            return True
+        row = _difference(
+            rows, *((fitted, least) if admitted.index(fitted) > admitted.index(least) else (least, fitted))
+        )
+        return abs(row.value) <= NEAR * (row.high - row.low) / (2 * resampling.Z95)
+
+    return [fitted for fitted in admitted if is_near(fitted)]
 
 
-def _worse(fitted, plainer, table):
-    """In words how a method is worse than a plainer one; "" where it is not."""
-    for against in plainer:
-        for metric, sign in (("nll", 1), ("brier", 1), ("accuracy", -1)):
-            row = _difference(table, metric, fitted, against)
-            if row and min(sign * row.low, sign * row.high) > 0:
-                return f"{_WORDS[metric]} worse than {against.method.title.lower()}'s beyond noise"
-    return ""
-
-
-def _better_than(index, admitted, table, metric, level, test):
-    """The plainest of the admitted methods that is better than the one at `index` beyond noise."""
-    for other, rival in enumerate(admitted):
-        if other == index:
-            continue
-        earlier, later = (admitted[position] for position in sorted((other, index)))
-        if test is not None and earlier.criterion is None and _is_plain(later):
-            better, p_value = later, test.p_value
-        else:
-            row = _difference(table, metric, later, earlier)
-            better, p_value = later if row.value < 0 else earlier, row.p_value / 2
-        if better is rival and p_value < level:
-            return rival
-    return None
-
-
-def _difference(table, metric, fitted, against):
-    """The row of one method less another; None for the accuracy of two that keep the class."""
+def _difference(rows, fitted, against):
+    """The row of one method less a plainer one."""
     other = None if against.criterion == fitted.criterion else against.criterion
-    return table.get((f"{metric}_difference", fitted.method.name, fitted.criterion, against.method.name, other))
-
-
-def _is_plain(fitted):
-    """Whether it is temperature scaling, which holds the outputs as given at T = 1."""
-    return fitted.method.name == "temperature_scaling"
+    return rows[fitted.method.name, fitted.criterion, against.method.name, other]
 
 
 class Outputs(NamedTuple):
@@ -242,7 +161,8 @@ def compare(
     methods: Sequence[str] | None = None,
     *,
     criterion: str = "nll",
-    criteria: Sequence[str] = DEFAULT_CRITERIA,
+    criteria: Sequence[str] = (),
+    prefer: str = "least",
     metrics: Sequence[str] = DEFAULT_METRICS,
     num_bins: int = 15,
     num_resamples: int = 1000,
@@ -261,11 +181,12 @@ def compare(
             [examples].
         test: The same of other examples; without it, val is measured by fits of the other folds.
         methods: Names in METHODS; "uncalibrated" takes part anyway. None takes DEFAULT_METHODS, without those that
-            need a gamma that is not given, or fewer classes.
+            need a gamma that is not given, or fewer classes, and by NLL their mixture, "stacking".
         criterion: By which methods are fitted where they can be, compared and chosen, see `choose`. NLL by default: it
             is proper, so no miscalibration improves it, and the same examples settle it sooner than an ECE. By NLL the
             score test of T = 1 on val decides between the outputs as given and temperature scaling.
         criteria: By which methods are fitted beside it; each is a fit of its own in the rows.
+        prefer: "least" or "plain", see `choose`.
         metrics: Names in METRICS.
         num_bins: Bins of every binned metric.
         num_resamples: Of the bootstrap, 100 or more.
@@ -282,6 +203,7 @@ def compare(
     What speaks against the outputs is warned of as DataWarning. A number that is not finite is a RunError.
     """
     checks.count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
+    checks.check_choice("prefer", prefer, PREFERENCES)
     clusters = clusters if isinstance(clusters, tuple) else (clusters, None)
     of_val = _split("val", val, also or {}, 0, clusters[0])
     on_test = None if test is None else _split("test", test, also or {}, 1, clusters[1])
@@ -306,7 +228,7 @@ def compare(
         num_classes=num_classes,
         also=also or (),
     )
-    settings = of_methods.checked_settings(
+    settings = fitting.checked_settings(
         {
             "criteria": tuple(dict.fromkeys((criterion, *criteria))),
             "num_bins": num_bins,
@@ -316,7 +238,7 @@ def compare(
             "group": of_val.group,
         }
     )
-    fold = folds(of_val.examples.labels, num_folds, seed, clusters=of_val.clusters and of_val.clusters.index)
+    fold = fitting.folds(of_val.examples.labels, num_folds, seed, clusters=of_val.clusters and of_val.clusters.index)
     key = jax.random.split(jax.random.PRNGKey(seed), 4)[3]  # the main job's of this seed: it gives its rows again
     deciding = {METRIC_OF.get(criterion, criterion), "nll", "brier", "accuracy"}
 
@@ -324,44 +246,44 @@ def compare(
         calibrated = calibrated + split.also
         return Sample(name, split.examples.labels, calibrated, key, num_bins, num_resamples, split.clusters)
 
-    def of_all():
-        """Searches and fits of all of val; where there is a test set, it by every fit, and its rows."""
-        searches = of_methods.search_all(candidates, of_val.examples, settings)
-        fitted = of_methods.fit_all(candidates, of_val.examples, settings | {"searches": searches})
-        if on_test is None:
-            return searches, fitted, None, []
-        measured = sample("test", on_test, [fit.calibrated(on_test.examples.rows, on_test.group) for fit in fitted])
-        return searches, fitted, measured, _rows(measured, criterion, deciding.union(metrics), on_test.group)
-
     def competing(method):
         """The method with the one criterion of its fits that `candidates` takes: val is not what is measured."""
-        fitted_by = of_methods.criteria_of(method, settings)
+        fitted_by = fitting.criteria_of(method, settings)
         return method._replace(criteria=(criterion,) if criterion in fitted_by else fitted_by[:1])
 
+    single = {name: method for name, method in candidates.items() if "members" not in method.options}
+    settings["searches"] = fitting.search_all(single, of_val.examples, settings)
+    fitted = fitting.fit_all(single, of_val.examples, settings)
     crossed = candidates if on_test is None else {name: competing(method) for name, method in candidates.items()}
-    with ThreadPoolExecutor(1) as pool:  # fits of all of val beside those of the folds, compiled side by side
-        future = pool.submit(of_all)
-        held_out = sample("cross_fit", of_val, cross_fit(crossed, of_val.examples, settings, fold))
-        if on_test is None:
-            rows = _rows(held_out, criterion, deciding.union(metrics), of_val.group)
-        else:  # ECE too, where it is asked for: on val it is drawn beside test's
-            pairs = metric_rows.comparisons(held_out.calibrated, criterion)
-            rows = metric_rows.calibration_rows(held_out, pairs, _ordered(deciding | {"ece"}.intersection(metrics)))
-        searches, fitted, measured, rows_of_test = future.result()
+    calibrated = fitting.cross_fit(crossed, of_val.examples, settings, fold)
+    if len(candidates) > len(single):
+        known = {"fitted": fitted, "held_out": fitting.of_members(calibrated)}
+        fitted += fitting.fit_all({"stacking": candidates["stacking"]}, of_val.examples, settings | known)
+    held_out = sample("cross_fit", of_val, calibrated)
+    if on_test is None:
+        measured, rows_of_test = held_out, []
+        rows = _rows(held_out, criterion, deciding.union(metrics), of_val.group)
+    else:  # ECE too, where it is asked for: on val it is drawn beside test's
+        pairs = metric_rows.comparisons(calibrated, criterion)
+        rows = metric_rows.calibration_rows(held_out, pairs, _ordered(deciding | {"ece"}.intersection(metrics)))
+        measured = sample("test", on_test, [fit.calibrated(on_test.examples.rows, on_test.group) for fit in fitted])
+        rows_of_test = _rows(measured, criterion, deciding.union(metrics), on_test.group)
     choice = choose(
         fitted,
         select(rows, Difference, split="cross_fit"),
         criterion=criterion,
+        prefer=prefer,
         test=fits.score_test(*of_val.examples, of_val.clusters),
         absent=len(np.unique(of_val.examples.labels)) < num_classes,
     )
     of_fits = metric_rows.fit_rows(fitted, n=len(fold))
-    measured, fit = measured or held_out, (choice.fitted.method.name, choice.fitted.criterion)
+    fit = (choice.fitted.method.name, choice.fitted.criterion)
     places = [(calibrated.method.name, calibrated.criterion) for calibrated in measured.calibrated]
     drawn = {0, *metric_rows.candidates(measured.calibrated, criterion)[:1], places.index(fit)}
     gaps = metric_rows.class_gap_rows(_part(measured, sorted(drawn)))
     rows = [*of_fits, *rows_of_test, *rows, *gaps]
-    return Comparison(rows, fitted, choice, held_out.calibrated, suspected, of_methods.surfaces(searches, settings))
+    searches = fitting.surfaces(settings["searches"], settings)
+    return Comparison(rows, fitted, choice, held_out.calibrated, suspected, searches)
 
 
 def _split(name, outputs, also, position, named):
@@ -395,17 +317,22 @@ def checked_methods(
     also: Collection[str] = (),
 ) -> dict[str, Method]:
     """The methods that `compare` compares with these arguments, plainest first; `also` are names alone."""
-    names = checks.names("methods", DEFAULT_METHODS if methods is None else methods, METHODS)
+    usual = (*DEFAULT_METHODS, *(("stacking",) if criterion == "nll" else ()))
+    names = checks.names("methods", usual if methods is None else methods, METHODS)
     checks.names("criteria", criteria, CRITERIA)
     checks.names("metrics", metrics, METRICS)
     checks.check_choice("criterion", criterion, CRITERIA)
     if taken := METHODS.keys() & also:
         raise InputError(f"also names {min(taken)}, a method of focalgeo's own: give it another name")
+    if "stacking" in names and criterion != "nll":
+        raise InputError("stacking is fitted by NLL: leave it out of methods, or give criterion nll")
+    if "stacking" in names:
+        names = (*names, *fitting.members(num_classes))
     candidates = {name: method for name, method in METHODS.items() if name in names or name == "uncalibrated"}
     settings = {"trained_gamma": trained_gamma}
     if methods is None:
-        return of_methods.usable(candidates, settings, num_classes)
-    of_methods.check_usable(candidates, settings, num_classes)
+        return fitting.usable(candidates, settings, num_classes)
+    fitting.check_usable(candidates, settings, num_classes)
     return candidates
 
 

@@ -131,7 +131,7 @@ def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Flo
     parts = ensemble_parts(logits, temperature)
     log_shares = jnp.log(_shaped("shares", shares, (3,), parts))
     scores = jax.nn.logsumexp(parts + log_shares.reshape((3,) + (1,) * (parts.ndim - 1)), axis=0)
-    return _normalised_possible(scores, parts[1], top_class(parts[1]))
+    return normalised_possible(scores, parts[1], top_class(parts[1]))
 
 
 def ensemble_parts(logits: Rows, temperature: Numbers) -> Float[Array, "3 *batch classes"]:
@@ -190,10 +190,10 @@ def _shifted(linear, log_probs, biases):
     """Log-probabilities of softmax(linear(log_probs) + biases), of the classes that can be."""
     biases = _shaped("biases", biases, log_probs.shape[-1:], log_probs)
     scores = linear(jnp.where(log_probs == -jnp.inf, 0, log_probs)) + jnp.broadcast_to(biases, log_probs.shape)
-    return _normalised_possible(scores, log_probs)
+    return normalised_possible(scores, log_probs)
 
 
-def _normalised_possible(scores, log_probs, top=None):
+def normalised_possible(scores, log_probs, top=None):
     """`normalised` scores of classes that can be, and -inf where log_probs are that."""
     never = log_probs == -jnp.inf
     scores = jnp.where(never, FAR, scores)
@@ -243,7 +243,7 @@ def isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Asc
     log_probs = temperature_scaling(logits, 1.0)
     thresholds = _shaped("thresholds", thresholds, np.shape(thresholds), log_probs)
     values = jnp.interp(log_probs, thresholds, _shaped("probabilities", probabilities, thresholds.shape, log_probs))
-    return _normalised_possible(jnp.log(values), log_probs, top_class(log_probs))
+    return normalised_possible(jnp.log(values), log_probs, top_class(log_probs))
 
 
 def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, "*batch"]:

@@ -7,7 +7,6 @@ tests/calibration/test_methods.py has one of ten lines.
 
 import json
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,11 +18,10 @@ import msgspec
 import numpy as np
 
 from focalgeo import checks, files
-from focalgeo.calibration import binary, fits, maps, search, variants
-from focalgeo.calibration.binning import Labels, Logits, LogProbs, Mask, SoftLabels
-from focalgeo.calibration.search import Grid, GridSearch
+from focalgeo.calibration import binary, fits, maps, search, stacking, variants
+from focalgeo.calibration.binning import Logits, LogProbs
 from focalgeo.calibration.variants import Params
-from focalgeo.types import CRITERIA, DEFAULT_CRITERIA, Array, InputError
+from focalgeo.types import CRITERIA, Array, InputError
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -113,6 +111,11 @@ class Fitted(NamedTuple):
         """The gamma and the temperature that were fitted, as far as the method has them."""
         names = ("temperature",) if "trained_gamma" in self.method.options else ("gamma", "temperature")
         return {name: float(self.params[name]) for name in names if np.ndim(self.params.get(name, [])) == 0}
+
+    @property
+    def admissible(self) -> bool:
+        """Whether it converged, or its temperature ended where all probabilities are nearly equal, which harms none."""
+        return self.converged or self.searched.get("temperature", 0) >= fits.TEMPERATURE_BRACKET[1] * (1 - fits.AT_EDGE)
 
     @property
     def at_end(self) -> bool:
@@ -277,6 +280,32 @@ def _map(calibration_map, *arguments):
     return partial(_applied, calibration_map, arguments)  # no closure, so that what is fitted can be pickled
 
 
+MEMBERS = ("temperature_scaling", "focal_vector_scaling", "structured_matrix_scaling")  # of stacking
+
+
+def _fit_stacking(logits, labels, *, criterion, mask, members):
+    """The fitted members' params, and the shares of least NLL on examples that no member was fitted to.
+
+    members: the fits, and their log-probabilities of these examples by fits of other folds.
+    """
+    fits, held_out = members
+    weight = mask if labels.ndim == 1 else (mask[:, None] * labels).reshape(-1)
+    shares = stacking.mixture_shares(stacking.likelihoods(held_out, labels), weight)
+    params = {f"{fit.method.name}.{name}": value for fit in fits for name, value in fit.params.items()}
+    params = {name: value for name, value in params.items() if not name.endswith(".converged")}
+    params |= {f"share_of_{fit.method.name}": np.float32(share) for fit, share in zip(fits, shares, strict=True)}
+    return params | {"converged": all(fit.admissible for fit in fits)}
+
+
+def _apply_stacking(params, logits):
+    shares = {name: params[f"share_of_{name}"] for name in MEMBERS if f"share_of_{name}" in params}
+    numbers = {name: {} for name in shares}
+    for key, value in params.items():
+        name, _, number = key.partition(".")
+        numbers.get(name, {})[number] = value
+    return stacking.mixed([METHODS[name].apply(numbers[name], logits) for name in shares], [*shares.values()])
+
+
 _GRID = ("gammas", "temperatures", "searches")
 _TWO_CLASSES = {"keeps_class": False, "most_classes": 2}
 METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that no other beats
@@ -401,6 +430,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             criteria=(),
             options=("trained_gamma",),
         ),
+        Method("stacking", "Stacking", _fit_stacking, _apply_stacking, options=("members",), keeps_class=False),
     )
 }
 DEFAULT_METHODS = (
@@ -417,191 +447,3 @@ DEFAULT_METHODS = (
     "binary_isotonic",
     "loss_implied_map",
 )
-_SETTINGS = {
-    "criteria": DEFAULT_CRITERIA,
-    "gammas": search.GAMMAS,
-    "temperatures": search.TEMPERATURES,
-    "num_bins": 15,
-    "trained_gamma": None,
-    "group": None,
-}
-
-
-def _why_refused(method, settings, num_classes):
-    """Why logits of so many classes cannot be fitted; "" where they can."""
-    if "trained_gamma" in method.options and settings.get("trained_gamma") is None:
-        return f"{method.name} needs the gamma that the model was trained with: give trained_gamma"
-    if num_classes > (method.most_classes or num_classes):
-        most = f"{method.title.lower()} takes {method.most_classes} at most"
-        return f"logits have {num_classes} classes, {most}: choose another method"
-    return ""
-
-
-def usable(methods: Mapping[str, Method], settings: Mapping[str, Any], num_classes: int) -> dict[str, Method]:
-    """The methods that take so many classes, and need no gamma of the training that `settings` does not give."""
-    return {name: method for name, method in methods.items() if not _why_refused(method, settings, num_classes)}
-
-
-def check_usable(methods: Mapping[str, Method], settings: Mapping[str, Any], num_classes: int) -> None:
-    """Refuse methods that are not `usable`."""
-    for method in methods.values():
-        if why := _why_refused(method, settings, num_classes):
-            raise InputError(why)
-
-
-def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of fits with their defaults, the grid as float32."""
-    settings = _SETTINGS | dict(settings)
-    grid = search.checked_grid(settings["gammas"], settings["temperatures"], "ece", settings["num_bins"])
-    if settings["trained_gamma"] is not None:
-        checks.check_above("trained_gamma", settings["trained_gamma"], -1)
-    return settings | {"gammas": grid[0], "temperatures": grid[1]}
-
-
-def fit(
-    name: str,
-    logits: Logits,
-    labels: SoftLabels,
-    *,
-    criterion: str | None = None,
-    mask: Mask = None,
-    gammas: Grid | None = None,
-    temperatures: Grid | None = None,
-    num_bins: int = 15,
-    trained_gamma: float | None = None,
-    weights: Mask = None,
-    group: Array | None = None,
-) -> Fitted:
-    """A method of METHODS fitted to held-out logits, ready to predict.
-
-    Args:
-        name: Its key in METHODS, such as "focal_temperature_scaling".
-        logits: Float [examples, classes], of examples that the network was not trained on. Rows that all look like
-            probabilities are warned of.
-        labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
-        criterion: One of the method's criteria; None for the first of them, "nll" wherever something is fitted.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
-        gammas: The grid of an ECE, GAMMAS if None; refused with "nll", whose fit is continuous.
-        temperatures: The grid of an ECE, TEMPERATURES if None; refused with "nll".
-        num_bins: Bins of an ECE, and of histogram binning.
-        trained_gamma: Of the focal loss that the model was trained with, for the methods that need it.
-        group: The name of each example's group [examples], for the method that fits each by itself; None is one group.
-
-    Returns:
-        Fitted. Where its fit did not converge, as when it ended at an end of its range, a ConvergenceWarning says so
-        once; of traced examples nothing is said.
-    """
-    checks.check_choice("the method", name, tuple(METHODS))
-    method = METHODS[name]
-    criteria = method.criteria[:1] if criterion is None else (criterion,)
-    if criterion is not None:
-        checks.check_choice(f"criterion of {name}", criterion, method.criteria)
-    grid = {name: values for name, values in (("gammas", gammas), ("temperatures", temperatures)) if values is not None}
-    if grid and criteria == ("nll",):
-        raise InputError("a fit by NLL is continuous and takes no gammas and temperatures: give criterion='ece'")
-    settings = {"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma, "group": group} | grid
-    (fitted,) = fit_all({name: method}, *_checked({name: method}, logits, labels, settings, mask, weights))
-    if not checks.is_traced(fitted.params) and not fitted.converged:
-        where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items()) if fitted.at_end else ""
-        why = f"{method.title.lower()}: {fitted.why_not_converged}{f' ({where})' if where else ''}"
-        mend = "look at the labels, give more examples or take another method"
-        warnings.warn(f"{why}: {mend}", ConvergenceWarning, stacklevel=2)
-    return fitted
-
-
-def fit_methods(
-    methods: Mapping[str, Method],
-    logits: Logits,
-    labels: SoftLabels,
-    *,
-    settings: Mapping[str, Any],
-    mask: Mask = None,
-    weights: Mask = None,
-) -> list[Fitted]:
-    """Every method fitted by those of its criteria that `settings` names, in the order of `methods`.
-
-    Args:
-        methods: Some of METHODS, or others.
-        logits: Float [examples, classes], of a validation split.
-        labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
-        settings: "criteria", ("nll", "ece") if it is missing (a method that has none of them is fitted by its first),
-            "gammas", "temperatures", "num_bins" and "trained_gamma". Methods that search the grid share one search for
-            each criterion: give the results by criterion as "searches" where they are known.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
-    """
-    return fit_all(methods, *_checked(methods, logits, labels, settings, mask, weights))
-
-
-def _checked(methods, logits, labels, settings, mask, weights):
-    """Examples and settings as `fit_all` takes them; a warning of the logits names the line that calls our caller."""
-    settings = checked_settings(settings)
-    examples = checks.predicted_logits(logits, labels, mask, weights, soft=True, stacklevel=4)
-    check_usable(methods, settings, examples.rows.shape[-1])
-    of_classes = [name for name, method in methods.items() if {*criteria_of(method, settings)} - {"nll"}]
-    of_classes += [name for name, method in methods.items() if name == "histogram_binning" or method.most_classes == 2]
-    if examples.labels.ndim == 2 and of_classes:
-        raise InputError(f"labels are soft, which {of_classes[0]} does not take: fit by NLL, or give classes")
-    return examples, settings
-
-
-def fit_all(methods, examples, settings) -> list[Fitted]:
-    """`fit_methods` of what has been checked: what several methods need is computed here, once."""
-    plan = [
-        (method, criterion) for method in methods.values() for criterion in criteria_of(method, settings) or (None,)
-    ]
-    needed = {option for method, criterion in plan if criterion == "nll" for option in method.options}
-    group = np.asarray("" if settings.get("group") is None else settings["group"]).astype(str)  # "": all are one
-    if group.ndim:
-        checks.check_array("group", group, shape=(len(examples.labels),))
-    known = settings | {
-        "group": np.broadcast_to(group, len(examples.labels)),
-        "searches": settings.get("searches") or search_all(methods, examples, settings),
-    }
-    if needed & {"temperature_fit", "focal_fit"}:
-        known["temperature_fit"] = fits.temperature_fit(*examples)
-    if "focal_fit" in needed:
-        known["focal_fit"] = fits.focal_fit(*examples, known["temperature_fit"])
-    logits, labels, weight = examples
-    fitted = []
-    for method, criterion in plan:
-        options = {option: known.get(option) for option in method.options}
-        params = method.fit(logits, labels, criterion=criterion, mask=weight, **options)
-        groups = tuple(np.unique(known["group"]).tolist()) if "group" in method.options else None
-        fitted.append(Fitted(method, criterion, params, logits.shape[-1], groups))
-    return fitted
-
-
-def criteria_of(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The criteria by which `fit_methods` fits the method; () where nothing is fitted."""
-    criteria = settings.get("criteria", DEFAULT_CRITERIA)
-    return tuple(name for name in method.criteria if name in criteria) or method.criteria[:1]
-
-
-def search_all(methods, examples, settings) -> dict[str, GridSearch]:
-    """The searches of the grid that `fit_all` makes for these settings, by criterion."""
-    searching = [method for method in methods.values() if "searches" in method.options]
-    criteria = {criterion for method in searching for criterion in criteria_of(method, settings)}
-    grid = settings["gammas"], settings["temperatures"]
-    return {
-        criterion: search.searched_grid(examples, *grid, criterion=criterion, num_bins=settings["num_bins"])
-        for criterion in ("ece", "adaptive_ece")
-        if criterion in criteria
-    }
-
-
-def surfaces(searches: Mapping[str, GridSearch], settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The grid and what was searched on it, by criterion, and the NLL; {} without a search by ECE."""
-    if "ece" not in searches:
-        return {}
-    grid = {name: settings[name] for name in ("gammas", "temperatures")}
-    eces = {criterion: np.asarray(result.ece) for criterion, result in searches.items()}
-    return grid | eces | {"nll": np.asarray(searches["ece"].nll)}
-
-
-def searched(
-    methods: Mapping[str, Method], logits: Logits, labels: Labels, *, settings: Mapping[str, Any]
-) -> dict[str, GridSearch]:
-    """The searches of the grid that `fit_methods` makes with these arguments, which takes them as "searches"."""
-    return search_all(methods, checks.predicted_logits(logits, labels), checked_settings(settings))

@@ -84,13 +84,13 @@ def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fi
     """Rows of the fitted numbers of each method; n: the examples of the split on which they were fitted.
 
     A number's row is named as it is in the method's params, but "gamma", which is "calibration_gamma": a row's tag
-    gamma is the training's.
+    gamma is the training's. Of a mixture the shares have rows, the numbers of its members not.
     """
     return [
         finite(Fit(_NAMES.get(name, name), float(value), n, split, fit.method.name, fit.criterion))
         for fit in fitted
         for name, value in fit.params.items()
-        if fit.criterion and np.ndim(value) == 0 and name != "converged"
+        if fit.criterion and np.ndim(value) == 0 and name != "converged" and "." not in name
     ]
 
 

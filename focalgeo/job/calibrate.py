@@ -26,7 +26,7 @@ from focalgeo.rows import LEAST_EXAMPLES, Seconds
 from focalgeo.types import PROBABILITY_FLOOR, Array, DataWarning, InputError, ProbabilityWarning, shown
 
 MOST_GROUPS = 100
-ASKED = ("criterion", "criteria", "metrics", "trained_gamma")
+ASKED = ("criterion", "criteria", "metrics", "trained_gamma")  # of `checked_methods`
 PER_BIN = 50  # examples for each bin; with fewer, noise is a large part of an ECE
 STANDARD_ERRORS = 3.0  # from which on a difference between val and test is named
 LEVEL = 0.0027  # the two-sided p-value of 3 standard errors
@@ -59,7 +59,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     settings = {name: flags[name] for name in ASKED}
     classes = splits["val"].logits.shape[1]
     calibration.checked_methods(methods, num_classes=classes, also=also, **settings)
-    settings |= {name: flags[name] for name in ("num_folds", "num_bins", "num_resamples", "seed")}
+    settings |= {name: flags[name] for name in ("num_folds", "num_bins", "num_resamples", "seed", "prefer")}
     with records.locked(out):
         began = time.perf_counter()
         say("fitting, cross-fitting and measuring")
@@ -92,7 +92,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         report.write_report(out)
     print(report.results_text(rows, records.read_manifest(out), measured_on))
     numbers = compared.choice.fitted.parameters.items()
-    fitted = ", ".join(f"{name} {value:.4g}" for name, value in numbers if isinstance(value, float))
+    fitted = ", ".join(f"{name} {value:.4g}" for name, value in numbers if isinstance(value, float) and "." not in name)
     title = compared.choice.fitted.method.title.lower()
     print(f"to use: {title}{f' ({fitted})' if fitted else ''}\nreport: {out / 'report.html'}")
 
@@ -166,7 +166,7 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
     for name, arrays in also.items():
         content = b"".join(array.tobytes() for array in arrays if array is not None)
         inputs[name] = {"checksum": f"sha256:{hashlib.sha256(content).hexdigest()}"}
-    names = ("num_bins", "num_resamples", "criterion", "criteria", "methods", "metrics", "task")
+    names = ("num_bins", "num_resamples", "criterion", "prefer", "criteria", "methods", "metrics", "task")
     evaluation = {name: getattr(options, name) for name in names}
     trained = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
     return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **trained}
@@ -181,9 +181,8 @@ def _summary(options, compared, saved):
     return summary | {
         "criterion": options.criterion,
         "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
-        "level": choice.level,
+        "plainest": {"method": choice.plainest.method.name, "criterion": choice.plainest.criterion},
         "refused": choice.refused,
-        "beaten": choice.beaten,
     }
 
 

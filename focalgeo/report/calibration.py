@@ -21,7 +21,6 @@ from focalgeo.report.selection import (
     FOCAL,
     HELD_OUT,
     LOSS_IMPLIED,
-    PLAIN,
     Column,
     Run,
     criterion_title,
@@ -36,7 +35,7 @@ from focalgeo.types import METRIC_OF
 
 _OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
-_LEAST_P = 0.0001  # shown
+_LEAST_P, LEVEL = 0.0001, 0.05  # shown; of the score test
 
 # Plain NumPy for a page to show: it applies a calibrator.json on a machine without focalgeo, method by method. Each
 # text takes `logits`, an array [examples, classes], and leaves `probs` of that shape. It computes in float64 and in
@@ -93,6 +92,17 @@ import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json"
 t = np.array(c["parameters"]["temperature"])[[c["groups"].index(name) for name in group]]  # group [examples]
 z = logits.astype(float) / t[:, None]; probs = np.exp(z - np.logaddexp.reduce(z, -1, keepdims=True))
 """
+_STACKING = f"""\
+{_READ}\
+lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); parts = [*c.items()]; probs = 0
+for name in [k[9:] for k in c if k.startswith("share_of_")]:
+    share = dict(parts)["share_of_" + name]; c = {{k.split(".")[1]: v for k, v in parts if k.startswith(name + ".")}}
+    z = np.float64(logits).clip(-1e99) / c["temperature"]
+    {_Q}
+{"".join(f"    {line}{chr(10)}" for line in _FOCAL.splitlines())}\
+    v = np.inner(np.where(w < -1e90, 0, w), c["weights"]) if "weights" in c else w * c.get("scales", 1)
+    w = np.where(w < -1e90, -np.inf, v + c.get("biases", 0)); probs = probs + share * np.exp(w - lse(w))
+"""
 _BINARY = f"""\
 {_READ}\
 z = logits.astype(float); s = z[..., 1] - z[..., 0]; log_p, log_q = -np.logaddexp(0, -s), -np.logaddexp(0, s)
@@ -113,6 +123,7 @@ SNIPPETS = {  # by the method's name
     "structured_matrix_scaling": _MATRIX,
     "loss_implied_temperature_scaling": _IMPLIED,
     "ensemble_temperature_scaling": _ENSEMBLE,
+    "stacking": _STACKING,
     "histogram_binning": _HISTOGRAM,
     "isotonic": _ISOTONIC,
     "platt_scaling": _BINARY.format('c["a"] * s + c["b"]'),
@@ -268,39 +279,30 @@ def _choice(run: Run) -> tuple[Column, str]:
 def verdict(run: Run) -> Markup:
     """Return the verdict, two sentences at the most: the method to use with its evidence, and what test adds."""
     (chosen, metric), entry = _choice(run), run.manifest["calibration"]
-    split, beaten, test, leave = entry["split"], entry["beaten"], entry.get("score_test"), chosen == AS_TRAINED
-    # The chosen is held against the last plainer one that is beaten; of none against the plainest fitted. Gamma 0 is
-    # temperature scaling, which is not held against itself.
-    columns = run.column_of_each(HELD_OUT, criterion=entry["criterion"])
-    others = [column for column in columns if run.fitted_title(column) != run.fitted_title(chosen)]
-    plainer = [c for c in others if c.method in beaten] or [c for c in others if c.method == PLAIN]
-    fitted = [column for column in columns if column.criterion]
-    against = [*fitted, AS_TRAINED][0] if leave else [AS_TRAINED, *plainer][-1]
-    pair = (against, chosen) if leave else (chosen, against)
+    split, test, leave = entry["split"], entry.get("score_test"), chosen == AS_TRAINED
+    plainest = Column(**entry["plainest"])
+    fitted = [column for column in run.column_of_each(HELD_OUT, criterion=entry["criterion"]) if column.criterion]
+    against = [*fitted, AS_TRAINED][0] if leave else AS_TRAINED
 
-    def differences(split, *names, named=True):
+    def differences(split, *names, pair, named=True):
         rows = {name: run.difference(name, split, *pair) for name in names}
-        return [difference_text(row, run.metrics[name], named=named) for name, row in rows.items() if row]
+        return ", ".join(difference_text(row, run.metrics[name], named=named) for name, row in rows.items() if row)
 
-    row, by = run.difference(metric, HELD_OUT, *pair), beaten.get(against.method)
-    evidence = {"n": row.n if row else 0}
+    pair = (against, chosen) if leave else (chosen, against)
+    row, evidence = run.difference(metric, HELD_OUT, *pair), {"n": 0}
     if row:
-        by_score = test and (against.method == PLAIN if leave else against == AS_TRAINED and by == PLAIN)
-        p_value = test["p_value"] if by_score else 1.0
-        score = f"p\u00a0=\u00a0{rounded(p_value, 2)}" if p_value >= _LEAST_P else f"p\u00a0<\u00a0{_LEAST_P}"
-        evidence |= {
+        p_value = test["p_value"] if test else 0.0
+        evidence = {
+            "n": row.n,
             "few": row.n < LEAST_EXAMPLES,
-            "other": "no calibration" if against == AS_TRAINED else run.fitted_title(against).lower(),
-            "numbers": ", ".join(differences(HELD_OUT, metric, "nll")),
-            "admitted": " to choose from" if entry["refused"] else "",
-            "score": score if by_score else "",
-            "side": "overconfident" if by_score and test["statistic"] < 0 else "underconfident",
-            "chances": is_better(row) or p_value < 0.05,
-            "better": is_better(row) or by == chosen.method,  # the choice's test is one-sided: its interval may hold 0
-            "p": "" if is_better(row) else rounded(row.p_value / 2, 2),
-            "by": run.method_title(by).lower() if by else "",
+            "numbers": differences(HELD_OUT, metric, pair=pair),
+            "score": f"p\u00a0=\u00a0{rounded(p_value, 2)}" if p_value >= _LEAST_P else f"p\u00a0<\u00a0{_LEAST_P}",
+            "plainest": "" if plainest in (chosen, AS_TRAINED) else run.fitted_title(plainest).lower(),
+            "cost": differences(HELD_OUT, metric, pair=(plainest, chosen)),
         }
-    sentences = [say("on_val", use=run.in_words(chosen), leave=leave, **evidence)]
+    sentences = [
+        say("on_val", use=run.in_words(chosen), leave=leave, tested=test and test["p_value"] >= LEVEL, **evidence)
+    ]
     if split == HELD_OUT:
         return sentences[0] + " " + say("no_test")
     judged, n = [], 0
@@ -309,10 +311,10 @@ def verdict(run: Run) -> Markup:
             said = (
                 "agrees" if is_better(row) else "speaks against it" if is_worse(row) else "does not tell the two apart"
             )
-            judged.append((said, name.upper(), *differences(split, name, named=False)))
+            judged.append((said, name.upper(), differences(split, name, pair=(chosen, against), named=False)))
             n = row.n
     if judged:
-        numbers = ", ".join(differences(split, "nll", "ece"))
+        numbers = differences(split, "nll", "ece", pair=(chosen, against))
         judged = judged if len({said for said, *_ in judged}) > 1 else judged[:1]
         sentences.append(say("on_test", n=n, few=n < LEAST_EXAMPLES, numbers=numbers, judged=judged))
     return Markup(" ").join(sentences)
@@ -341,7 +343,6 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         bins=run.setting("evaluation.num_bins"),
         cross_fitted=is_held_out,
         clusters=run.setting(f"inputs.{'val' if is_held_out else split}.clusters"),
-        level=rounded(entry["level"], 2),
     )
     refused = defaultdict(list)
     for name, why in entry["refused"].items():

@@ -1,0 +1,55 @@
+"""Stacking: the mixture of the calibrated probabilities of several methods, with the shares of least NLL."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from focalgeo.calibration import maps
+from focalgeo.types import Array
+
+_MOST_STEPS, _GAIN = 2000, 1e-9  # of EM; nats
+
+
+def mixture_shares(
+    likelihoods: Float[Array, "members examples"], weight: Float[Array, " examples"]
+) -> Float[Array, " members"]:
+    """The shares s, which sum to 1, with the least mean of -log sum_m s_m p_m, by expectation maximisation.
+
+    The NLL is convex in the shares and falls with each step, from equal ones on, until a step gains less than 1e-9
+    nats. For use on the host, in float64.
+
+    Args:
+        likelihoods: Float [members, examples], the probability that each member gives to the label, or that times any
+            number above 0 of the example.
+        weight: Float [examples], how often each example counts.
+
+    Source: Dempster, Laird & Rubin, JRSS B 39 (1977); as stacking, Smyth & Wolpert, Machine Learning 36 (1999).
+    """
+    weight = np.asarray(weight, np.float64)
+    weight = weight / weight.sum()
+    shares, last = np.full(len(likelihoods), 1 / len(likelihoods)), np.inf
+    for _ in range(_MOST_STEPS):
+        mixed = np.maximum(shares @ likelihoods, np.finfo(np.float64).tiny)
+        nll = -float(weight @ np.log(mixed))
+        if last - nll < _GAIN:
+            break
+        shares, last = shares * (likelihoods @ (weight / mixed)), nll
+    return shares / shares.sum()
+
+
+def likelihoods(log_probs: Sequence[Array], labels: Array) -> np.ndarray:
+    """What each member gives to the labels, [members, examples], over the largest of the members."""
+    rows = np.stack([np.asarray(member, np.float64) for member in log_probs])
+    of_label = rows[:, np.arange(len(labels)), labels] if labels.ndim == 1 else rows.reshape(len(rows), -1)
+    return np.exp(of_label - of_label.max(axis=0).clip(-1e300))
+
+
+def mixed(log_probs: Sequence[Float[Array, "*batch classes"]], shares: Array) -> Float[Array, "*batch classes"]:
+    """Log-probabilities of sum_m shares_m p_m, normalised, from those of each member."""
+    parts = [member + np.log(share) for member, share in zip(log_probs, np.asarray(shares), strict=True) if share > 0]
+    space = np if isinstance(parts[0], np.ndarray) else jnp
+    scores = reduce(space.logaddexp, [part.astype(log_probs[0].dtype) for part in parts])
+    return maps.normalised_possible(scores, log_probs[0])
