@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.sparse.linalg import cg
+from scipy import optimize, special
 
 from focalgeo import checks
 from focalgeo.calibration import maps, newton, variants
@@ -22,7 +23,6 @@ from focalgeo.calibration.binning import (
     bin_mean,
     equal_width,
     gap,
-    nll_of,
     weighted,
     weighted_mean,
 )
@@ -31,13 +31,14 @@ from focalgeo.calibration.variants import Params
 from focalgeo.trees import matmul
 
 # Rows are the numbers fitted, columns what they multiply: s^2, log p, -log(1 - p) and 1.
-PLATT = (((0, 1, 1, 0), (0, 0, 0, 1), (0, 0, 0, 0)),)  # the last row for a shape that compiles once
+PLATT = (((0, 1, 1, 0), (0, 0, 0, 1)),)
 BETA = tuple(((0, a, 0, 0), (0, 0, b, 0), (0, 0, 0, 1)) for a, b in ((1, 1), (0, 1), (1, 0), (0, 0)))
 QUADRATIC = (((1, 0, 0, 0), (0, 1, 1, 0), (0, 0, 0, 1)),)
 
 _LEAST = -1e15  # of a log-probability: its square is finite in float32
 _SPAN = 0.75  # of the examples, in each fit of the loess
 _HALVINGS = 24  # in the search for its widths
+_FLAT = 1e-6  # a slope in nats of columns of size 1, at which a fit counts as converged
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
 
 
@@ -62,8 +63,9 @@ def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: 
     Filho & Flach, AISTATS 2017, Eq. 3; Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, and probmetrics 1.3.0.
     """
     columns = _columns(logits)
-    coefficients = jnp.stack([jnp.asarray(number, columns.dtype) for number in (square, a, b, c)])
-    return _certain(logits, _log_probs(matmul(columns, coefficients)))
+    space = maps.namespace(columns)
+    terms = zip((square, a, b, c), space.moveaxis(columns, -1, 0), strict=True)
+    return _certain(logits, _log_probs(sum(space.asarray(number, columns.dtype) * column for number, column in terms)))
 
 
 def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Ascending) -> Rows:
@@ -80,29 +82,33 @@ def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabiliti
     Source: Zadrozny & Elkan, KDD 2002.
     """
     log_q, log_p = _two_classes(logits)
-    p = jnp.interp(log_p - log_q, *(jnp.asarray(numbers, log_p.dtype) for numbers in (thresholds, probabilities)))
-    return _certain(logits, jnp.log(jnp.stack([1 - p, p], axis=-1)))
+    space = maps.namespace(log_p)
+    p = space.interp(log_p - log_q, *(space.asarray(numbers, log_p.dtype) for numbers in (thresholds, probabilities)))
+    return _certain(logits, space.log(space.stack([1 - p, p], axis=-1).astype(log_p.dtype)))
 
 
 def _certain(logits, log_probs):
     """The log-probabilities, of which those of a row with a class that cannot be are -inf and 0."""
-    never = jnp.isneginf(jnp.asarray(logits))
-    return jnp.where(jnp.any(never, axis=-1, keepdims=True), jnp.where(never, -jnp.inf, 0), log_probs)
+    space = maps.namespace(log_probs)
+    never = space.isneginf(space.asarray(logits))
+    return space.where(space.any(never, axis=-1, keepdims=True), space.where(never, -np.inf, 0), log_probs)
 
 
 def _two_classes(logits):
     """Log(1 - p) and log p."""
     log_probs = maps.temperature_scaling(checks.score_rows("logits", logits, shape=(..., 2)), 1.0)
-    return jnp.moveaxis(jnp.maximum(log_probs, _LEAST), -1, 0)
+    space = maps.namespace(log_probs)
+    return space.moveaxis(space.maximum(log_probs, _LEAST), -1, 0)
 
 
 def _columns(logits):
     log_q, log_p = _two_classes(logits)
-    return jnp.stack([(log_p - log_q) ** 2, log_p, -log_q, jnp.ones_like(log_p)], axis=-1)
+    space = maps.namespace(log_p)
+    return space.stack([(log_p - log_q) ** 2, log_p, -log_q, space.ones_like(log_p)], axis=-1)
 
 
 def _log_probs(log_odds):
-    return jax.nn.log_sigmoid(jnp.stack([-log_odds, log_odds], axis=-1))
+    return maps.log_sigmoid(maps.namespace(log_odds).stack([-log_odds, log_odds], axis=-1))
 
 
 def fit_logistic(logits, labels, *, criterion, mask, names, forms) -> Params:
@@ -125,29 +131,36 @@ def fit_logistic(logits, labels, *, criterion, mask, names, forms) -> Params:
 
     Source: as `logistic_calibration`; the targets are Platt's, section 2.2, for all three.
     """
-    numbers, converged = _least_nll(logits, labels, mask, np.asarray(forms, mask.dtype))
-    return dict(zip(names, numbers, strict=False)) | {"converged": converged}
+    logits, labels, weight = (np.asarray(array) for array in (logits, labels, mask))
+    possible = np.isfinite(logits).all(axis=-1) & (weight > 0)  # all other rows say nothing
+    columns = _columns(logits[possible]).astype(np.float64)
+    truth, weight = labels[possible] == 1, weight[possible].astype(np.float64)
+    total = np.array([weight @ ~truth, weight @ truth])
+    target = np.where(truth, (total[1] + 1) / (total[1] + 2), 1 / (total[0] + 2))
+    fitted = [_logistic(columns @ np.transpose(form), target, weight) for form in np.asarray(forms, np.float64)]
+    allowed = [fit for fit in fitted if len(forms) == 1 or (fit.x[:-1] >= 0).all()]
+    best = min(allowed, key=lambda fit: fit.fun)
+    numbers = dict(zip(names, best.x.astype(logits.dtype), strict=False))
+    return numbers | {"converged": bool(best.success)}
 
 
-@jax.jit
-def _least_nll(logits, labels, weight, forms):
-    possible = jnp.all(jnp.isfinite(logits), axis=-1)  # all other rows say nothing
-    logits, weight = jnp.where(possible[:, None], logits, 0), jnp.where(possible, weight, 0)
-    columns, ones = jnp.tile(_columns(logits), (2, 1)), jnp.sum(jnp.where(labels == 1, weight, 0))
-    flipped = weight / (jnp.where(labels == 1, ones, jnp.sum(weight) - ones) + 2)
-    labels, weight = jnp.concatenate([labels, 1 - labels]), jnp.concatenate([weight - flipped, flipped])
+def _logistic(columns, target, weight):
+    """The numbers of least NLL, by scipy.optimize: those that multiply the columns, whose shares of 1 are targets."""
+    largest = np.maximum(np.abs(columns).max(axis=0, initial=0), np.finfo(np.float64).tiny)
+    columns, share = columns / largest, weight / weight.sum()
 
-    def fit(form):
-        chosen = matmul(columns, form.T)
-        largest = jnp.maximum(jnp.max(jnp.abs(chosen), axis=0), jnp.finfo(chosen.dtype).tiny)
-        scores = lambda numbers: _log_probs(matmul(chosen, numbers / largest))  # noqa: E731
-        found = newton.ridge_fit(scores, 0 * largest, 0 * largest, labels, weight)
-        nll = nll_of(checks.Examples(scores(found.params), labels, weight))
-        allowed = len(forms) == 1 or jnp.all(found.params[:-1] >= 0)
-        return jnp.where(allowed, nll, jnp.inf), found.params / largest, found.converged
+    def objective(numbers):
+        scores = columns @ numbers
+        log_p, log_q = maps.log_sigmoid(scores), maps.log_sigmoid(-scores)
+        return -share @ (target * log_p + (1 - target) * log_q), columns.T @ (share * (np.exp(log_p) - target))
 
-    nll, *found = jax.lax.map(fit, forms)
-    return jax.tree.map(lambda leaf: leaf[jnp.argmin(nll)], found)
+    def curvature(numbers):
+        p = special.expit(columns @ numbers)
+        return (columns * (share * p * (1 - p))[:, None]).T @ columns + 1e-12 * np.eye(len(numbers))  # never singular
+
+    fit = optimize.minimize(objective, np.zeros(len(largest)), jac=True, hess=curvature, method="trust-exact")
+    fit.x, fit.success = fit.x / largest, fit.success or np.abs(fit.jac).max() < _FLAT
+    return fit
 
 
 def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
@@ -159,7 +172,8 @@ def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
 
     Source: as `binary_isotonic_calibration`.
     """
-    (log_q, log_p), possible = np.asarray(jax.jit(_two_classes)(logits)), np.isfinite(logits).all(axis=1)
+    logits = np.asarray(logits)
+    (log_q, log_p), possible = _two_classes(logits), np.isfinite(logits).all(axis=1)
     weight = np.where(possible, mask, 0)
     least = 1 / (weight.sum() + 2)
     return variants.isotonic_regression(log_p - log_q, np.asarray(labels), weight, least, 1 - least)

@@ -38,7 +38,7 @@ class Choice(NamedTuple):
     """The method to use, and how it was chosen."""
 
     fitted: Fitted
-    plainest: Fitted  # the plainest of all within half a standard error of the least criterion
+    plainest: Fitted  # the plainest of all that is not worse than it beyond noise
     refused: dict[str, str]  # method -> why it was not to be chosen, whatever its criterion
     test: ScoreTest | None = None  # of T = 1
 
@@ -58,10 +58,10 @@ def choose(
     `fits`, plainest first. A method with numbers of each class takes no part where a class has no example, nor does one
     whose fit did not converge, but for a temperature that ended where all probabilities are nearly equal.
 
-    By NLL the choice is `stacking`, but for outputs that may be calibrated as they are: whose score test of T = 1 has
-    p >= 0.05, and whose NLL is within half a standard error of the least of all. By another criterion, or without
-    stacking, it is the plainest method within half a standard error of the least. With fewer than 100 examples it is
-    the first method whose fit converged. What each rule costs is measured in experiments/posthoc.
+    The choice is the plainest within half a standard error of the least. By NLL it is among the outputs as given,
+    temperature scaling and `stacking`, where that is fitted, and without the outputs as given where the score test of
+    T = 1 has p < 0.05; else among all. With fewer than 100 examples it is the first method whose fit converged. What
+    each rule costs is measured in experiments/posthoc.
 
     Args:
         fits: Of `fit_methods` on all examples, "uncalibrated" among them.
@@ -69,9 +69,8 @@ def choose(
             less the uncalibrated predictions, in the metric of the criterion.
         criterion: "nll", or the ECE that the methods are fitted by. A method that has no fit by it takes part with
             another of its fits.
-        prefer: "least", or "plain" for the plainest within half a standard error of the least among single maps that
-            keep the predicted class.
-        test: `temperature_score_test` of the outputs as given on all examples; None takes them for miscalibrated.
+        prefer: "least", or "plain" for a choice among all single maps that keep the predicted class.
+        test: `temperature_score_test` of the outputs as given on all examples.
         absent: Whether a class has no example among those that were fitted on.
     """
     uncalibrated = next(fitted for fitted in fits if fitted.criterion is None)
@@ -92,31 +91,31 @@ def choose(
         return Choice(uncalibrated, uncalibrated, refused, test)
     if _difference(rows, admitted[1], uncalibrated).n < LEAST_EXAMPLES:
         return Choice(admitted[1], admitted[1], {}, test)
-    near = _near_least(admitted, rows)
-    if prefer == "plain":
-        kept = _near_least([fitted for fitted in admitted if fitted.method.keeps_class], rows)
-        return Choice(kept[0], near[0], refused, test)
     mixture = [fitted for fitted in admitted if "members" in fitted.method.options and metric == "nll"]
-    if mixture and near[0] is uncalibrated and test is not None and test.p_value >= LEVEL:
-        return Choice(uncalibrated, uncalibrated, refused, test)
-    return Choice([*mixture, *near][0], near[0], refused, test)
+    hot = metric == "nll" and test is not None and test.p_value < LEVEL
+    pool = admitted[hot:]  # one fit at least stands beside the outputs as given
+    if prefer == "plain":
+        pool = [fitted for fitted in pool if fitted.method.keeps_class] or pool
+    elif mixture:
+        pool = [fitted for fitted in pool if fitted.method.name in ("uncalibrated", "temperature_scaling")] + mixture
+    chosen = _first_near(_least(pool, rows), pool, rows, NEAR)
+    return Choice(chosen, _first_near(chosen, admitted, rows, resampling.Z95), refused, test)
 
 
-def _near_least(admitted, rows):
-    """Those within half a standard error of the least, plainest first."""
-    least = admitted[0]
-    for fitted in admitted[1:]:
+def _least(pool, rows):
+    least = pool[0]
+    for fitted in pool[1:]:
         least = fitted if _difference(rows, fitted, least).value < 0 else least
+    return least
 
-    def is_near(fitted):
-        if fitted is least:
-            return True
-        row = _difference(
-            rows, *((fitted, least) if admitted.index(fitted) > admitted.index(least) else (least, fitted))
-        )
-        return abs(row.value) <= NEAR * (row.high - row.low) / (2 * resampling.Z95)
 
-    return [fitted for fitted in admitted if is_near(fitted)]
+def _first_near(fitted, pool, rows, errors):
+    """The first of the pool, up to the fitted one itself, that is worse by no more than so many standard errors."""
+    for plainer in pool[: pool.index(fitted)]:
+        row = _difference(rows, fitted, plainer)
+        if -row.value <= errors * (row.high - row.low) / (2 * resampling.Z95):
+            return plainer
+    return fitted
 
 
 def _difference(rows, fitted, against):
@@ -255,7 +254,8 @@ def compare(
     settings["searches"] = fitting.search_all(single, of_val.examples, settings)
     fitted = fitting.fit_all(single, of_val.examples, settings)
     crossed = candidates if on_test is None else {name: competing(method) for name, method in candidates.items()}
-    calibrated = fitting.cross_fit(crossed, of_val.examples, settings, fold)
+    starts = {"starts": {(fit.method.name, fit.criterion): fit.params for fit in fitted}}
+    calibrated = fitting.cross_fit(crossed, of_val.examples, settings | starts, fold)
     if len(candidates) > len(single):
         known = {"fitted": fitted, "held_out": fitting.of_members(calibrated)}
         fitted += fitting.fit_all({"stacking": candidates["stacking"]}, of_val.examples, settings | known)
@@ -291,7 +291,7 @@ def _split(name, outputs, also, position, named):
     logits, labels, group, clusters, weights = Outputs(*outputs)
     where, others = name, []
     try:
-        examples = checks.predicted_logits(logits, labels, weights=weights, stacklevel=4)
+        examples = fits.on_host(checks.predicted_logits(logits, labels, weights=weights, stacklevel=4))
         if group is not None:
             group = np.asarray(group)
             checks.check_array("group", group, shape=examples.labels.shape)

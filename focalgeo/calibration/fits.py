@@ -4,31 +4,37 @@ Brackets keep the fits from diverging.
 """
 
 import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
-from scipy.special import stdtr
+from scipy import optimize, special
 
 from focalgeo import checks
-from focalgeo.calibration import maps, newton
-from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, SoftLabels, nll_of, of_label
+from focalgeo.calibration import maps
+from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, SoftLabels, of_label
 from focalgeo.calibration.clusters import Clusters
-from focalgeo.types import Array
+from focalgeo.types import Array, InputError
 
 GAMMA_BRACKET = (-0.9, 20.0)
 TEMPERATURE_BRACKET = (0.01, 100.0)
 AT_EDGE = 1e-4  # of gamma or log T: no further inside a bracket is its end
 
-_GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further Newton step where the last promised less
-_CONVERGED = 1000  # times that: a float32 mean is not known better, and a step that promises 1e-7 may not lower it
+_GAIN = 1e-12  # nats: no further Newton step where the last promised less
+_MOST_STEPS, _NEAR = 100, 0.1
+_FLAT = 1e-5  # a slope in nats at which a fit counts as converged
+_PRECISE = {"ftol": 1e-13, "gtol": 1e-7, "maxiter": 200}
+_BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
+_BLOCK = 2**18  # numbers of a table that are worked on at once: they stay in the processor's cache
 # of the descent: gamma and log T less those of the temperature fitted alone
 _STARTS = np.array([*product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
 _START_EXAMPLES = 1000  # at least, on which the starts are compared
+_FIRST_EXAMPLES = 20_000  # at least, of a first fit where there are many
 
 
 class CalibrationFit(NamedTuple):
@@ -45,7 +51,7 @@ def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, we
     """The T from 0.01 to 100 with the least mean of -log softmax(logits / T)[label], in nats.
 
     The NLL is convex in 1 / T, so its slope in log T changes sign once: Newton steps in log T, a bisection where one
-    leaves the bracket. It cannot diverge.
+    leaves the bracket. It cannot diverge. On the host, in float64: not for use inside jit.
 
     Args:
         logits: Float [examples, classes].
@@ -56,46 +62,89 @@ def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, we
     Returns:
         CalibrationFit with gamma 0. Predictions that are all right end at T = 0.01 and labels that have nothing to do
         with the logits often at 100, with converged False and at_bound True; logits that are all equal leave T = 1.
-        For use inside jit and vmap. T is within 1e-3 relative of scipy's minimum in float64 and its NLL within 1e-6
+        T is within 1e-3 relative of scipy's minimum in float64 and its NLL within 1e-6
         (tests/calibration/test_fits.py).
 
     Source: Guo et al., arXiv 1706.04599, section 4.2; their L-BFGS on T itself can diverge.
     """
-    return temperature_fit(*checks.predicted_logits(logits, labels, mask, weights, soft=True))
+    return temperature_fit(*on_host(checks.predicted_logits(logits, labels, mask, weights, soft=True)))
 
 
-@jax.jit
-def temperature_fit(logits, labels, weight) -> CalibrationFit:
-    """`fit_temperature` of what has been checked."""
-    slopes = partial(temperature_slopes, logits, labels, weight)
-    low, high = jnp.log(jnp.asarray(TEMPERATURE_BRACKET, logits.dtype))
-    slope_low, slope_high = slopes(low)[0], slopes(high)[0]
-    at_bound = (slope_low >= 0) | (slope_high <= 0)
-    least_gain = _GAIN[logits.dtype.name]
-    root = newton.newton_in_bracket(
-        slopes, jnp.zeros_like(low), low, high, settled=lambda slope, curve: slope * slope <= 2 * least_gain * curve
-    )
-    end = jnp.where(slope_low == slope_high, 0, jnp.where(slope_low >= 0, low, high))
-    temperature = jnp.exp(jnp.where(at_bound, end, root.point))
-    nll = nll_of(checks.Examples(maps.temperature_scaling(logits, temperature), labels, weight))
-    return CalibrationFit(jnp.zeros_like(nll), temperature, nll, root.converged & ~at_bound, at_bound)
+def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
+    """`fit_temperature` of what has been checked; `start` is a temperature near the best."""
+    low, high = np.log(TEMPERATURE_BRACKET)
+
+    def slopes(point):
+        return np.sum(in_blocks(partial(_temperature_sums, point), logits, labels, weight), axis=0) / total
+
+    total = np.sum(weight, dtype=np.float64)
+    ends = (-1.0, 1.0) if start is not None else (slopes(low)[0], slopes(high)[0])
+    at_bound, point, converged = ends[0] >= 0 or ends[1] <= 0, math.log(start or 1), False
+    for step in range(_MOST_STEPS if not at_bound else 0):
+        value, slope = slopes(point)
+        low, high = (point, high) if value <= 0 else (low, point)
+        newton = point - value / slope if slope > 0 else math.nan
+        inside = low < newton < high
+        converged = value * value <= 2 * _GAIN * slope
+        far = abs(newton - point) > _NEAR and step % 4 == 3  # where Newton's steps stay long, the bracket is halved
+        point = newton if inside and not far else point if converged else (low + high) / 2
+        if converged or high - low < AT_EDGE / 100:
+            break
+    if at_bound:
+        point = 0.0 if ends[0] == ends[1] else low if ends[0] >= 0 else high
+    elif start is not None and not (converged and slope > _GAIN**0.5 and abs(point) < math.log(100) - AT_EDGE):
+        return temperature_fit(logits, labels, weight)  # at an end, or where all is flat
+    nll = np.sum(in_blocks(partial(_temperature_nll, point), logits, labels, weight)) / total
+    numbers = np.array([0, math.exp(point), nll], np.asarray(logits).dtype)
+    return CalibrationFit(*numbers, np.bool_(converged and not at_bound), np.bool_(at_bound))
+
+
+def on_host(examples: checks.Examples) -> checks.Examples:
+    """The examples that count, as NumPy's arrays."""
+    if checks.is_traced(examples):
+        raise InputError("a fit is made on the host: call it outside jit and vmap, of each set of examples by itself")
+    examples = checks.Examples(*map(np.asarray, examples))
+    counted = examples.weight > 0
+    return examples if counted.all() else checks.Examples(*(array[counted] for array in examples))
+
+
+def in_blocks(function: Callable, *arrays: Array) -> list:
+    """The function of blocks of rows, some at once: what it makes of the first array's numbers stays small."""
+    rows = max(1, _BLOCK // np.shape(arrays[0])[1])
+    starts = range(0, len(arrays[0]), rows)
+    parts = ([np.asarray(array[first : first + rows]) for array in arrays] for first in starts)
+    if len(starts) == 1:
+        return [function(*part) for part in parts]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda part: function(*part), parts))
+
+
+@np.errstate(all="ignore")
+def _temperature_sums(log_temperature, logits, labels, weight):
+    """Sums of the first and second derivative of `temperature_slopes`."""
+    return np.array(temperature_slopes(logits.astype(np.float64), labels, weight, log_temperature)) * weight.sum()
+
+
+@np.errstate(all="ignore")
+def _temperature_nll(log_temperature, logits, labels, weight):
+    scores = maps.scaled(logits.astype(np.float64), math.exp(log_temperature))
+    return weight @ (special.logsumexp(scores, axis=1) - of_label(scores, labels))
 
 
 def temperature_slopes(logits, labels, weight, log_temperature):
-    """First and second derivative of the mean NLL in log T: of a = z / T, a_y - E a and Var a - (a_y - E a), E by p.
-
-    In closed form, of which jax compiles less than of the derivatives of `temperature_scaling`.
-    """
-    scores = maps.scaled(logits, jnp.exp(log_temperature))
-    probs = jax.nn.softmax(scores, axis=-1)
+    """First and second derivative of the mean NLL in log T: of a = z / T, a_y - E a and Var a - (a_y - E a), E by p."""
+    space = maps.namespace(logits)
+    scores = maps.scaled(logits, space.exp(log_temperature))
+    probs = space.exp(scores)
+    probs = probs / space.sum(probs, axis=-1, keepdims=True)
 
     def expected(values):
-        return jnp.sum(jnp.where(probs > 0, probs * values, 0), axis=-1)
+        return space.sum(space.where(probs > 0, probs * values, 0), axis=-1)
 
     mean = expected(scores)
     slope = of_label(scores, labels) - mean
     variance = expected((scores - mean[:, None]) ** 2)
-    return jnp.sum(weight * slope) / jnp.sum(weight), jnp.sum(weight * (variance - slope)) / jnp.sum(weight)
+    return space.sum(weight * slope) / space.sum(weight), space.sum(weight * (variance - slope)) / space.sum(weight)
 
 
 class ScoreTest(NamedTuple):
@@ -155,7 +204,7 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
         statistic = score / math.sqrt(information)
     p_value = math.erfc(abs(statistic) / math.sqrt(2))
     if clusters is not None:
-        p_value = 2 * float(stdtr(clusters.worth - 1, -abs(statistic)))
+        p_value = 2 * float(special.stdtr(clusters.worth - 1, -abs(statistic)))
     return ScoreTest(statistic, p_value, float(weight.sum()))
 
 
@@ -164,8 +213,9 @@ def fit_focal_temperature(
 ) -> CalibrationFit:
     """The (gamma, T) in [-0.9, 20] x [0.01, 100] with the least NLL of `focal_temperature_scaling`, in nats.
 
-    The NLL is not convex in the pair: the best of a coarse grid and of the fitted temperature alone starts a damped
-    Newton method that never accepts a larger NLL. It is so never worse than `fit_temperature` on the same examples.
+    The NLL is not convex in the pair: the best of a coarse grid and of the fitted temperature alone starts L-BFGS-B,
+    of scipy, with the gradient in closed form. It is never worse than `fit_temperature` on the same examples. On the
+    host, in float64: not for use inside jit.
 
     Args:
         logits: Float [examples, classes].
@@ -174,36 +224,62 @@ def fit_focal_temperature(
         weights: Float [examples], 0 or more: how often each example counts, times the mask.
 
     Returns:
-        CalibrationFit. `converged` is True where gamma and log T both lie more than 1e-4 inside the bracket and a
-        further Newton step promises at most 1e-7 nats (1e-12 in float64) by the local quadratic: a stationary point
-        that descent reached. It does not say that the minimum is the global one, nor how near the pair is: gamma and T
-        trade against each other along a flat valley, so the pair is known less well than its NLL, which is within 1e-6
-        of scipy's from many starts (tests/calibration/test_fits.py). For use inside jit and vmap.
+        CalibrationFit. `converged` is True where gamma and log T both lie more than 1e-4 inside the bracket and the
+        gradient is below 1e-5 nats: a stationary point. It does not say that the minimum is the global one, nor how
+        near the pair is: gamma and T trade against each other along a flat valley, so the pair is known less well than
+        its NLL, which is within 1e-6 of scipy's from many starts (tests/calibration/test_fits.py).
 
     Source: the map is Komisarenko & Kull, arXiv 2408.11598, section 4.2, who search a grid; the fit is our own.
     """
-    examples = checks.predicted_logits(logits, labels, mask, weights, soft=True)
-    return focal_fit(*examples, temperature_fit(*examples))  # apart: once compiled it serves both
+    examples = on_host(checks.predicted_logits(logits, labels, mask, weights, soft=True))
+    return focal_fit(*examples, temperature_fit(*examples))
 
 
-@jax.jit
-def focal_fit(logits, labels, weight, alone) -> CalibrationFit:
-    """`fit_focal_temperature` of what has been checked, from the fit of the temperature alone."""
+def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
+    """`fit_focal_temperature` of what has been checked, from the fit of the temperature alone.
 
-    def objective(point, every=1):
-        rows = maps.focal_temperature_scaling(logits[::every], point[0], jnp.exp(point[1]))
-        return nll_of(checks.Examples(rows, labels[::every], weight[::every]))
+    `start` is a pair (gamma, T) near the best. Of many examples a part is fitted first, and then all from there.
+    """
+    every = max(1, len(labels) // _FIRST_EXAMPLES)
+    some, all_of_them = (logits[::every], labels[::every], weight[::every]), (logits, labels, weight)
+    first = np.array([float(alone.gamma), math.log(alone.temperature)])
+    points = [first]
+    if start is None:
+        few = max(1, len(labels) // _START_EXAMPLES)
+        starts = np.clip(first + _STARTS, *_BOX.T)
+        values = [_focal_nll(point, logits[::few], labels[::few], weight[::few])[0] for point in starts]
+        points += [starts[int(np.argmin(values))]]
+    else:
+        points += [np.array([float(start[0]), math.log(start[1])])]
+    best = min(points, key=lambda point: _focal_nll(point, *some)[0])
+    for examples in (some, all_of_them) if every > 1 else (some,):
+        fit = optimize.minimize(_focal_nll, best, examples, "L-BFGS-B", True, bounds=_BOX, options=_PRECISE)
+        best = fit.x
+    value, gradient = _focal_nll(best, *all_of_them)
+    if not value < float(alone.nll):
+        best, (value, gradient) = first, _focal_nll(first, *all_of_them)
+    at_bound = bool((best <= _BOX[:, 0] + AT_EDGE).any() or (best >= _BOX[:, 1] - AT_EDGE).any())
+    at_bound |= bool(alone.at_bound) and best[0] == 0
+    numbers = np.array([best[0], math.exp(best[1]), value], np.asarray(logits).dtype)
+    return CalibrationFit(*numbers, np.bool_(np.abs(gradient).max() < _FLAT and not at_bound), np.bool_(at_bound))
 
-    low, high = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)]).T.astype(logits.dtype)
-    tolerance = _GAIN[logits.dtype.name]
-    every = max(1, len(labels) // _START_EXAMPLES)  # what the grid finds only has to lie in the valley of the best
-    alone_point = jnp.stack([alone.gamma, jnp.log(alone.temperature)])
-    points = jnp.clip(alone_point[None] + _STARTS.astype(logits.dtype), low[None], high[None])
-    points = jnp.stack([alone_point, points[jnp.argmin(jax.lax.map(partial(objective, every=every), points))]])
-    values = jax.lax.map(objective, points)
-    best = jnp.argmin(values.at[0].add(-tolerance))  # the temperature alone, where the other is no better by more
-    minimum = newton.box_descent(objective, points[best], values[best], low, high, tolerance=tolerance)
-    at_bound = jnp.any((minimum.point <= low + AT_EDGE) | (minimum.point >= high - AT_EDGE))
-    at_bound |= alone.at_bound & (minimum.point[0] == 0)
-    converged = (minimum.gain <= _CONVERGED * tolerance) & ~at_bound
-    return CalibrationFit(minimum.point[0], jnp.exp(minimum.point[1]), minimum.value, converged, at_bound)
+
+def _focal_nll(point, logits, labels, weight):
+    """The mean NLL of the focal map at (gamma, log T), and its gradient."""
+    sums = np.sum(in_blocks(partial(_focal_sums, *point), logits, labels, weight), axis=0)
+    return sums[0] / weight.sum(), sums[1:] / np.sum(weight, dtype=np.float64)
+
+
+@np.errstate(all="ignore")
+def _focal_sums(gamma, log_temperature, logits, labels, weight):
+    logits = logits.astype(np.float64)
+    logits = np.maximum(logits, logits.max(axis=1, keepdims=True) + maps.FAR)  # of classes that cannot be
+    scores = maps.scaled(logits, math.exp(log_temperature))
+    log_weights, by_gamma, by_log_temperature = maps.focal_weights(scores, gamma)
+    total = special.logsumexp(log_weights, axis=1)
+    probs = np.exp(log_weights - total[:, None])
+
+    def slope(change):
+        return weight @ (np.sum(np.where(probs > 0, probs * change, 0), axis=1) - of_label(change, labels))
+
+    return np.array([weight @ (total - of_label(log_weights, labels)), slope(by_gamma), slope(by_log_temperature)])

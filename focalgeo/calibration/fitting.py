@@ -158,37 +158,40 @@ def fit_all(methods, examples, settings) -> list[Fitted]:
     group = np.asarray("" if settings.get("group") is None else settings["group"]).astype(str)  # "": all are one
     if group.ndim:
         checks.check_array("group", group, shape=(len(examples.labels),))
-    known = settings | {
-        "group": np.broadcast_to(group, len(examples.labels)),
-        "searches": settings.get("searches") or search_all(methods, examples, settings),
-    }
+    groups, index = np.unique(np.broadcast_to(group, len(examples.labels)), return_inverse=True)
+    known = settings | {"searches": settings.get("searches") or search_all(methods, examples, settings)}
+    counted, examples = examples.weight > 0, fits.on_host(examples)
+    index = index[np.asarray(counted)]
+    known["group"] = [np.flatnonzero(index == number) for number in range(len(groups))]
+    starts = settings.get("starts", {})  # params near the best by method and criterion, of all examples to a fold's
+    plain, focal = starts.get(("temperature_scaling", "nll")), starts.get(("focal_temperature_scaling", "nll"))
     if needed & {"temperature_fit", "focal_fit"}:
-        known["temperature_fit"] = fits.temperature_fit(*examples)
+        known["temperature_fit"] = fits.temperature_fit(*examples, plain and float(plain["temperature"]))
     if "focal_fit" in needed:
-        known["focal_fit"] = fits.focal_fit(*examples, known["temperature_fit"])
+        start = focal and (focal["gamma"], focal["temperature"])
+        known["focal_fit"] = fits.focal_fit(*examples, known["temperature_fit"], start)
     logits, labels, weight = examples
     fitted: list[Fitted] = []
     for method, criterion in plan:
         if "members" in method.options:
             known["members"] = _fitted_members([*settings.get("fitted", ()), *fitted], examples, settings)
+        known["start"] = starts.get((method.name, criterion))
         options = {option: known.get(option) for option in method.options}
         params = method.fit(logits, labels, criterion=criterion, mask=weight, **options)
-        groups = tuple(np.unique(known["group"]).tolist()) if "group" in method.options else None
-        fitted.append(Fitted(method, criterion, params, logits.shape[-1], groups))
+        names = tuple(groups.tolist()) if "group" in method.options else None
+        fitted.append(Fitted(method, criterion, params, logits.shape[-1], names))
     return fitted
 
 
 def _fitted_members(fitted, examples, settings):
     """The members of stacking, as far as they are among what is fitted, and their held-out log-probabilities."""
     methods, settings = members(examples.rows.shape[-1]), settings | {"criteria": ("nll",), "searches": None}
-    known = {(fit.method.name, fit.criterion): fit for fit in fitted}
+    known = {fit.method.name: fit for fit in fitted if fit.criterion in ("nll", None)}
     held_out = settings.get("held_out")
     if held_out is None:
         fold = folds(examples.labels, min(_NUM_FOLDS, len(examples.labels)), 0)
         held_out = of_members(cross_fit(methods, examples, settings, fold))
-    fits_of = [
-        known.get((name, "nll")) or fit_all({name: method}, examples, settings)[0] for name, method in methods.items()
-    ]
+    fits_of = [known.get(name) or fit_all({name: method}, examples, settings)[0] for name, method in methods.items()]
     return fits_of, held_out
 
 
@@ -254,14 +257,13 @@ def cross_fit(
     stacking the members, which are to be among the methods, are so fitted, and its shares are those of the other folds.
     """
     single = {name: method for name, method in methods.items() if "members" not in method.options}
-    held_out = []
+    held_out, rows, group = [], np.asarray(examples.rows), settings.get("group")
+    group = None if group is None else np.asarray(group)
     for index in range(fold.max() + 1):
-        weight = np.where(fold != index, examples.weight, 0)
-        others = examples._replace(rows=np.where(weight[:, None] > 0, examples.rows, 0), weight=weight)
+        others = examples._replace(weight=np.where(fold != index, examples.weight, 0))
         fitted = fit_all(single, others, settings | {"searches": None})
-        held_out.append(
-            [np.asarray(fit.applied(examples.rows, settings.get("group")))[fold == index] for fit in fitted]
-        )
+        inside = fold == index
+        held_out.append([fit.applied(rows[inside], group if group is None else group[inside]) for fit in fitted])
     place = np.argsort(np.argsort(fold, kind="stable"))  # of each example among the folds one after another
     calibrated = [
         Calibrated(fit.method, fit.criterion, np.concatenate(parts)[place])
@@ -275,7 +277,7 @@ def cross_fit(
 
 def of_members(calibrated: Sequence[Calibrated]) -> list[np.ndarray]:
     """The log-probabilities by the members of stacking."""
-    fitted = {each.method.name: each.log_probs for each in calibrated if each.criterion == "nll"}
+    fitted = {each.method.name: each.log_probs for each in calibrated if each.criterion in ("nll", None)}
     return [fitted[name] for name in MEMBERS if name in fitted]
 
 

@@ -8,6 +8,8 @@ the others are as without it. A row that holds NaN or infinity, or nothing but -
 import functools
 import inspect
 from collections.abc import Callable
+from functools import reduce
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -37,12 +39,42 @@ def _of_possible(calibration_map: Callable) -> Callable:
     @functools.wraps(calibration_map)
     def mapped(*numbers, **named):
         rows, *numbers = (named.pop(name), *numbers) if name in named else numbers
-        (rows,) = checks.floats(checks.score_rows(name, rows))
-        never = (rows == -jnp.inf) & _has_top(rows)
-        far = jnp.where(never, jnp.max(rows, axis=-1, keepdims=True) + FAR, rows)
-        return jnp.where(never, -jnp.inf, calibration_map(far, *numbers, **named))
+        rows = checks.score_rows(name, rows)
+        if any(isinstance(value, jax.Array) for value in (rows, *numbers, *named.values())):
+            (rows,) = checks.floats(rows)
+        else:
+            rows = np.asarray(rows, jnp.result_type(float) if rows.dtype == np.float64 else np.float32)
+        space = namespace(rows)
+        with np.errstate(all="ignore"):
+            never = (rows == -np.inf) & _has_top(rows)
+            far = space.where(never, space.max(rows, axis=-1, keepdims=True) + FAR, rows)
+            return space.where(never, -np.inf, calibration_map(far, *numbers, **named))
 
     return mapped
+
+
+def namespace(array: Array) -> ModuleType:
+    """NumPy for an array on the host, where nothing is compiled, else jax.numpy: a map is written once for both."""
+    return np if isinstance(array, np.ndarray) else jnp
+
+
+def _constant(array):
+    """The array, through which no derivative is taken."""
+    return array if isinstance(array, np.ndarray) else jax.lax.stop_gradient(array)
+
+
+def log_sigmoid(log_odds):
+    """The log of 1 / (1 + exp(-log_odds))."""
+    return -namespace(log_odds).logaddexp(-log_odds, 0.0)
+
+
+def _log_sum(scores, where=None):
+    """The log of the sum of exp(scores) over the classes, [..., 1]; with `where`, over those."""
+    if namespace(scores) is jnp:
+        return jax.nn.logsumexp(scores, axis=-1, keepdims=True, where=where)
+    where = True if where is None else where
+    largest = np.max(scores, axis=-1, keepdims=True, where=where, initial=-np.inf)
+    return largest + np.log(np.sum(np.exp(scores - largest), axis=-1, keepdims=True, where=where))
 
 
 @_of_possible
@@ -114,6 +146,7 @@ def loss_implied_temperature_scaling(logits: Rows, trained_gamma: Numbers, tempe
     return temperature_scaling(focal_temperature_scaling(logits, trained_gamma, 1.0), temperature)
 
 
+@np.errstate(all="ignore")
 def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Float[Array, "3"]) -> Rows:
     """Log-probabilities of shares[0] softmax(z / T) + shares[1] softmax(z) + shares[2] / K, for K classes.
 
@@ -129,16 +162,18 @@ def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Flo
     """
     checks.check_distribution("shares", shares)
     parts = ensemble_parts(logits, temperature)
-    log_shares = jnp.log(_shaped("shares", shares, (3,), parts))
-    scores = jax.nn.logsumexp(parts + log_shares.reshape((3,) + (1,) * (parts.ndim - 1)), axis=0)
+    shares = _shaped("shares", shares, (3,), parts).reshape((3,) + (1,) * (parts.ndim - 1))
+    scores = reduce(namespace(parts).logaddexp, parts + namespace(parts).log(shares))
     return normalised_possible(scores, parts[1], top_class(parts[1]))
 
 
+@np.errstate(all="ignore")
 def ensemble_parts(logits: Rows, temperature: Numbers) -> Float[Array, "3 *batch classes"]:
     """Log-probabilities of the three parts."""
     cooled, plain = temperature_scaling(logits, temperature), temperature_scaling(logits, 1.0)
-    possible = jnp.sum(plain > -jnp.inf, axis=-1, keepdims=True, dtype=plain.dtype)
-    return jnp.stack([cooled, plain, jnp.where(plain == -jnp.inf, plain, -jnp.log(possible))])
+    space = namespace(plain)
+    possible = space.sum(plain > -np.inf, axis=-1, keepdims=True, dtype=plain.dtype)
+    return space.stack([cooled, plain, space.where(plain == -np.inf, plain, -space.log(possible))])
 
 
 def focal_vector_scaling(
@@ -168,7 +203,7 @@ def focal_vector_scaling(
     """
     log_probs = focal_temperature_scaling(logits, gamma, temperature)
     scales = _shaped("scales", scales, log_probs.shape[-1:], log_probs)
-    return _shifted(lambda rows: jnp.broadcast_to(scales, rows.shape) * rows, log_probs, biases)
+    return _shifted(lambda rows: namespace(rows).broadcast_to(scales, rows.shape) * rows, log_probs, biases)
 
 
 def focal_matrix_scaling(
@@ -183,21 +218,25 @@ def focal_matrix_scaling(
     """
     log_probs = focal_temperature_scaling(logits, gamma, temperature)
     weights = _shaped("weights", weights, log_probs.shape[-1:] * 2, log_probs)
-    return _shifted(lambda rows: matmul(rows, weights.T), log_probs, biases)
+    return _shifted(
+        lambda rows: rows @ weights.T if namespace(rows) is np else matmul(rows, weights.T), log_probs, biases
+    )
 
 
+@np.errstate(all="ignore")
 def _shifted(linear, log_probs, biases):
     """Log-probabilities of softmax(linear(log_probs) + biases), of the classes that can be."""
-    biases = _shaped("biases", biases, log_probs.shape[-1:], log_probs)
-    scores = linear(jnp.where(log_probs == -jnp.inf, 0, log_probs)) + jnp.broadcast_to(biases, log_probs.shape)
+    space, biases = namespace(log_probs), _shaped("biases", biases, log_probs.shape[-1:], log_probs)
+    scores = linear(space.where(log_probs == -np.inf, 0, log_probs)) + space.broadcast_to(biases, log_probs.shape)
     return normalised_possible(scores, log_probs)
 
 
+@np.errstate(all="ignore")
 def normalised_possible(scores, log_probs, top=None):
     """`normalised` scores of classes that can be, and -inf where log_probs are that."""
-    never = log_probs == -jnp.inf
-    scores = jnp.where(never, FAR, scores)
-    return jnp.where(never, -jnp.inf, normalised(scores, top_class(scores) if top is None else top))
+    space, never = namespace(scores), log_probs == -np.inf
+    scores = space.where(never, FAR, scores)
+    return space.where(never, -np.inf, normalised(scores, top_class(scores) if top is None else top))
 
 
 @_of_possible
@@ -218,13 +257,14 @@ def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: F
     """
     checks.check_finite("edges", edges)
     log_probs = temperature_scaling(logits, 1.0)
+    space = namespace(log_probs)
     accuracies = _shaped("accuracies", accuracies, (len(edges) + 1,), log_probs)
     top = top_class(log_probs)
     log_odds = top_log_odds(log_probs, top)
-    index = jnp.searchsorted(jnp.asarray(edges, log_probs.dtype), log_odds[..., 0], side="left")
-    accuracy = jnp.where(log_odds > -FAR / 2, 1, accuracies[index][..., None])  # the only class that can be
-    rest = log_probs - jax.nn.log_sigmoid(-log_odds) + jnp.log1p(-accuracy)
-    return jnp.where(jnp.isnan(log_odds), jnp.nan, jnp.where(top, jnp.log(accuracy), rest))
+    index = space.searchsorted(space.asarray(edges, log_probs.dtype), log_odds[..., 0], side="left")
+    accuracy = space.where(log_odds > -FAR / 2, 1, accuracies[index][..., None])  # the only class that can be
+    rest = log_probs - log_sigmoid(-log_odds) + space.log1p(-accuracy)
+    return space.where(space.isnan(log_odds), np.nan, space.where(top, space.log(accuracy), rest))
 
 
 def isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Ascending) -> Rows:
@@ -242,8 +282,9 @@ def isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Asc
     """
     log_probs = temperature_scaling(logits, 1.0)
     thresholds = _shaped("thresholds", thresholds, np.shape(thresholds), log_probs)
-    values = jnp.interp(log_probs, thresholds, _shaped("probabilities", probabilities, thresholds.shape, log_probs))
-    return normalised_possible(jnp.log(values), log_probs, top_class(log_probs))
+    space, probabilities = namespace(log_probs), _shaped("probabilities", probabilities, thresholds.shape, log_probs)
+    values = space.interp(log_probs, thresholds, probabilities).astype(log_probs.dtype)
+    return normalised_possible(space.log(values), log_probs, top_class(log_probs))
 
 
 def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, "*batch"]:
@@ -330,12 +371,13 @@ def _inverse_jvp(primals, tangents):
 
 def _class_log_odds(log_q, top):
     """Log-odds of every class and log(1 - q), both [..., classes] and finite; exact at the top as elsewhere."""
-    at_top = jnp.minimum(top_log_odds(log_q, top), -FAR)
-    finite = jnp.where(top, -1.0, jnp.maximum(log_q, FAR))
-    log_complement = jnp.log1p(-jnp.exp(finite))
+    space = namespace(log_q)
+    at_top = space.minimum(top_log_odds(log_q, top), -FAR)
+    finite = space.where(top, -1.0, space.maximum(log_q, FAR))
+    log_complement = space.log1p(-space.exp(finite))
     return (
-        jnp.where(top, at_top, finite - log_complement),
-        jnp.where(top, jax.nn.log_sigmoid(-at_top), log_complement),
+        space.where(top, at_top, finite - log_complement),
+        space.where(top, log_sigmoid(-at_top), log_complement),
     )
 
 
@@ -372,6 +414,21 @@ def _others(log_weight, gamma):
     return newton_in_bracket(residual, jnp.clip(log_weight, low, high), low, high).point
 
 
+def focal_weights(scores, gamma):
+    """Log h of softmax(scores), scores of `scaled`, and its derivatives by gamma and by log T: three [..., classes]."""
+    space, top = namespace(scores), top_class(scores)
+    at_top, rest = _odds_and_rest(scores, top)
+    log_q = space.where(top, log_sigmoid(at_top), rest)
+    log_odds, log_complement = _class_log_odds(log_q, top)
+    ratio, excess = _ratio_and_excess(log_odds, gamma)
+    by_gamma = -log_complement - ratio / (1 + gamma * ratio)
+    mean = space.sum(space.exp(log_q) * scores, axis=-1, keepdims=True)
+    of_others = space.sum(space.where(top, 0, space.exp(rest - log_sigmoid(-at_top)) * scores), axis=-1, keepdims=True)
+    complement = space.exp(log_complement)
+    change = space.where(top, of_others, (mean - scores) / complement)  # of the log-odds, by log T
+    return _log_focal_weight(log_q, log_complement, gamma), by_gamma, (complement + excess) * change
+
+
 def _weight_and_slope(log_odds, gamma):
     """The log of h, and its derivative by the log-odds."""
     log_p, log_complement = jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds)
@@ -381,7 +438,7 @@ def _weight_and_slope(log_odds, gamma):
 
 def _ratio_and_excess(log_odds, gamma):
     """The ratio u of `_surprise_ratio`, and what gamma adds to the derivative of log h by the log-odds."""
-    ratio, p = _surprise_ratio(log_odds), jax.nn.sigmoid(log_odds)
+    ratio, p = _surprise_ratio(log_odds), namespace(log_odds).exp(log_sigmoid(log_odds))
     return ratio, gamma * (p - (ratio - p) / (1 + gamma * ratio))
 
 
@@ -391,39 +448,40 @@ def _log_focal_weight(log_p, log_complement, gamma):
     Equal to the definition of `focal_calibration` with (1 - p)^gamma taken out, and free of cancellation for
     every gamma above -1.
     """
-    return log_p - gamma * log_complement - jnp.log1p(gamma * _surprise_ratio(log_p - log_complement))
+    return log_p - gamma * log_complement - namespace(log_p).log1p(gamma * _surprise_ratio(log_p - log_complement))
 
 
 def _surprise_ratio(log_odds):
     """The ratio u = log1p(x) / x for x = exp(-log_odds): -p log(p) / (1 - p), 0 to 1."""
-    confident = log_odds > _SERIES_FROM
-    x = jnp.exp(-jnp.maximum(log_odds, _SERIES_FROM))
-    ordinary = jnp.clip(log_odds, _LOG_ZERO, _SERIES_FROM)
-    return jnp.where(confident, 1 - x / 2 + x * x / 3, jax.nn.softplus(-ordinary) * jnp.exp(ordinary))
+    space, confident = namespace(log_odds), log_odds > _SERIES_FROM
+    x = space.exp(-space.maximum(log_odds, _SERIES_FROM))
+    ordinary = space.clip(log_odds, _LOG_ZERO, _SERIES_FROM)
+    return space.where(confident, 1 - x / 2 + x * x / 3, -log_sigmoid(ordinary) * space.exp(ordinary))
 
 
 def _focal(scores, gamma, top):
     """The focal map of softmax(scores), where `top` marks one largest entry of each row."""
-    gamma = jnp.where(_has_top(scores), gamma, jnp.nan)
+    space = namespace(scores)
+    gamma = space.where(_has_top(scores), gamma, np.nan)
     log_odds, rest = _odds_and_rest(scores, top)
-    rest = jnp.where(top, -1.0, rest)
-    of_top = _log_focal_weight(jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds), gamma)
-    return normalised(jnp.where(top, of_top, _log_focal_weight(rest, jnp.log1p(-jnp.exp(rest)), gamma)), top)
+    rest = space.where(top, -1.0, rest)
+    of_top = _log_focal_weight(log_sigmoid(log_odds), log_sigmoid(-log_odds), gamma)
+    return normalised(space.where(top, of_top, _log_focal_weight(rest, space.log1p(-space.exp(rest)), gamma)), top)
 
 
 def normalised(scores, top):
     """log_softmax of scores whose top entry keeps its 1 - p; the others stay below it, whatever rounding does."""
     log_odds, rest = _odds_and_rest(scores, top)
-    log_top = jax.nn.log_sigmoid(log_odds)
-    bound = jnp.nextafter(jax.lax.stop_gradient(log_top), jnp.full_like(log_top, -jnp.inf))
-    return jnp.where(top, log_top, rest - jnp.maximum(jax.lax.stop_gradient(rest) - bound, 0))
+    space, log_top = namespace(scores), log_sigmoid(log_odds)
+    bound = space.nextafter(_constant(log_top), space.full_like(log_top, -np.inf))
+    return space.where(top, log_top, rest - space.maximum(_constant(rest) - bound, 0))
 
 
 def _odds_and_rest(scores, top):
     """Log-odds of the top class, [..., 1], and log-probabilities of the others, meaningless at the top."""
-    top_score = jnp.sum(jnp.where(top, scores, 0), axis=-1, keepdims=True)
-    log_odds = top_score - jax.nn.logsumexp(scores, axis=-1, keepdims=True, where=~top)
-    return log_odds, scores - top_score + jax.nn.log_sigmoid(log_odds)
+    top_score = namespace(scores).sum(scores, axis=-1, keepdims=True, where=top)
+    log_odds = top_score - _log_sum(scores, ~top)
+    return log_odds, scores - top_score + log_sigmoid(log_odds)
 
 
 def top_log_odds(scores, top):
@@ -433,12 +491,14 @@ def top_log_odds(scores, top):
 
 def top_class(scores):
     """Marks the first largest entry of each row. It is found before any arithmetic that could tie two entries."""
-    return jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=bool)
+    numbers = np.arange(scores.shape[-1]).reshape((1,) * (scores.ndim - 1) + (-1,))
+    return namespace(scores).argmax(scores, axis=-1)[..., None] == numbers
 
 
 def _has_top(scores):
     """Whether each row's largest score is finite, [..., 1]: one of NaN, infinity or minus infinity alone has no top."""
-    return jnp.isfinite(jnp.max(scores, axis=-1, keepdims=True))
+    space = namespace(scores)
+    return space.isfinite(space.max(scores, axis=-1, keepdims=True))
 
 
 def scaled(logits, temperature):
@@ -446,19 +506,22 @@ def scaled(logits, temperature):
 
     It is the difference of halves, which is exact and stays in range for every finite z.
     """
-    half = logits / 2 - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)) / 2
-    return half / jnp.where(_has_top(logits), temperature, jnp.nan) * 2
+    space = namespace(logits)
+    half = logits / 2 - _constant(space.max(logits, axis=-1, keepdims=True)) / 2
+    return half / space.where(_has_top(logits), temperature, np.nan) * 2
 
 
 def _per_row(name, value, rows, *, above=None):
     """A scalar, or one value per row as [..., 1], in the type of `rows`."""
     if above is not None:
         checks.check_above(name, value, above)
-    value = jnp.asarray(checks.number_array(name, value, rows.shape[:-1]), rows.dtype)
+    value = namespace(rows).asarray(checks.number_array(name, value, rows.shape[:-1]), rows.dtype)
     return value[..., None] if value.ndim else value
 
 
 def _shaped(name, value, shape, like):
     """Finite numbers of this shape in the type of `like`."""
     checks.check_finite(name, value)
-    return jnp.broadcast_to(jnp.asarray(checks.number_array(name, value, shape), like.dtype), shape)
+    return namespace(like).broadcast_to(
+        namespace(like).asarray(checks.number_array(name, value, shape), like.dtype), shape
+    )

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import msgspec
 import numpy as np
 
@@ -77,6 +76,8 @@ class Fitted(NamedTuple):
     def applied(self, logits: Array, group: Array | None) -> LogProbs:
         """`predict_log_proba` of what has been checked."""
         if self.groups is None:
+            if isinstance(logits, np.ndarray) and logits.ndim == 2:
+                return np.concatenate(fits.in_blocks(partial(self.method.apply, self.params), logits))
             return self.method.apply(self.params, logits)
         groups = np.array(self.groups)  # sorted, as np.unique gave them
         names = np.asarray("" if group is None else group).astype(str)
@@ -95,7 +96,8 @@ class Fitted(NamedTuple):
 
     def predict_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
         """Calibrated probabilities [examples, classes] of the logits."""
-        return jnp.exp(self.predict_log_proba(logits, group))
+        log_probs = self.predict_log_proba(logits, group)
+        return maps.namespace(log_probs).exp(log_probs)
 
     def calibrated(self, logits: Logits, group: Array | None = None) -> Calibrated:
         """The log-probabilities with the method and criterion that they are from."""
@@ -229,13 +231,14 @@ def _fit_temperature(logits, labels, *, criterion, mask, temperature_fit, search
 
 
 def _fit_by_group(logits, labels, *, criterion, mask, group, temperature_fit):
-    """The temperature of each group by least NLL; where that does not converge, that of all."""
-    inside = np.unique(group)[:, None] == group[None, :]
-    each = jax.lax.map(
-        lambda of_group: fits.temperature_fit(logits, labels, jnp.where(of_group, mask, 0)), jnp.asarray(inside)
-    )
-    temperature = jnp.where(each.converged, each.temperature, temperature_fit.temperature)
-    return {"temperature": temperature, "converged": jnp.all(each.converged | temperature_fit.converged)}
+    """The temperature of each group, its rows given, by least NLL; where that does not converge, that of all."""
+    each = [fits.temperature_fit(logits[rows], labels[rows], mask[rows]) if rows.size else None for rows in group]
+    converged = np.array([fit is not None and fit.converged for fit in each])
+    temperature = [fit.temperature if fit and fit.converged else temperature_fit.temperature for fit in each]
+    return {
+        "temperature": np.array(temperature, logits.dtype),
+        "converged": np.all(converged | temperature_fit.converged),
+    }
 
 
 def _fit_focal(logits, labels, *, criterion, mask, focal_fit, searches, gammas, temperatures, num_bins):
@@ -263,7 +266,10 @@ def _fit_implied(logits, labels, *, criterion, mask, trained_gamma):
 
 def _applied(calibration_map, arguments, params, logits):
     """The map of the logits with these arguments: a number as it is, a name for the parameter of that name."""
-    return _mapped(calibration_map, logits, *(params[name] if isinstance(name, str) else name for name in arguments))
+    numbers = [params[name] if isinstance(name, str) else name for name in arguments]
+    if isinstance(logits, np.ndarray) and not checks.is_traced(numbers):
+        return calibration_map(logits, *map(np.asarray, numbers))
+    return _mapped(calibration_map, logits, *numbers)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -280,7 +286,7 @@ def _map(calibration_map, *arguments):
     return partial(_applied, calibration_map, arguments)  # no closure, so that what is fitted can be pickled
 
 
-MEMBERS = ("temperature_scaling", "focal_vector_scaling", "structured_matrix_scaling")  # of stacking
+MEMBERS = ("uncalibrated", "temperature_scaling", "focal_vector_scaling", "structured_matrix_scaling")  # of stacking
 
 
 def _fit_stacking(logits, labels, *, criterion, mask, members):
@@ -381,7 +387,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             "Vector scaling",
             variants.fit_vector_scaling,
             _map(maps.focal_vector_scaling, _ZERO, "temperature", "scales", "biases"),
-            options=("temperature_fit",),
+            options=("temperature_fit", "start"),
             keeps_class=False,
         ),
         Method(
@@ -389,7 +395,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             "Focal vector scaling",
             variants.fit_focal_vector_scaling,
             _map(maps.focal_vector_scaling, "gamma", "temperature", "scales", "biases"),
-            options=("focal_fit",),
+            options=("focal_fit", "start"),
             keeps_class=False,
         ),
         Method(
@@ -397,7 +403,7 @@ METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that 
             "Structured matrix scaling",
             variants.fit_matrix_scaling,
             _map(maps.focal_matrix_scaling, _ZERO, "temperature", "weights", "biases"),
-            options=("temperature_fit",),
+            options=("temperature_fit", "start"),
             keeps_class=False,
             most_classes=variants.MOST_MATRIX_CLASSES,
         ),

@@ -6,7 +6,6 @@ resamples of the examples.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from operator import itemgetter
 
 import jax
@@ -176,15 +175,7 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
     return pairs
 
 
-_estimated = jax.jit(resampling.estimated, static_argnames="num_examples")
 _share_interval = jax.jit(resampling.wilson_interval)  # else each of its operations is compiled by itself
-
-
-@partial(jax.jit, static_argnames="num_examples")
-def _compared(first, second, *, num_examples, clusters):
-    """The difference of a metric's value and draws by two methods."""
-    less = partial(resampling.rounded_difference, num_terms=num_examples)
-    return resampling.compared(*map(less, first, second), num_examples=num_examples, clusters=clusters)
 
 
 def _worth(n, share, stderr, clusters):
@@ -201,12 +192,11 @@ def _metric_rows(sample, measured, entries):
     rows = []
     for calibrated, numbers in zip(sample.calibrated, measured, strict=True):
         for name, entry in entries.items():
-            estimate = _estimated(
-                numbers.values[name], numbers.draws[name], num_examples=len(sample.labels), clusters=sample.clusters
-            )
-            value, stderr, low, high, n = jax.device_get(estimate)
-            if entry.may_lack and np.isnan(value + low):
+            of = numbers.values[name], numbers.draws[name]
+            if entry.may_lack and _is_lacking(*of):
                 continue
+            estimate = resampling.estimated(*of, num_examples=len(sample.labels), clusters=sample.clusters)
+            value, stderr, low, high, n = estimate
             if entry.share:
                 n = n if entry.among is None else int(entry.among(calibrated.log_probs, sample.labels))
                 worth = n
@@ -217,6 +207,11 @@ def _metric_rows(sample, measured, entries):
             row = finite(Metric(name, value, low, high, n, **_tags(sample, calibrated)))
             rows.append(replace(row, low=max(row.low, entry.smallest), high=min(row.high, entry.largest)))
     return rows
+
+
+def _is_lacking(value, draws):
+    """Whether a metric has no meaning on the examples, or on all resamples but one."""
+    return np.isnan(value) or np.isfinite(draws).sum() < 2
 
 
 def _bin_rows(sample, measured, name):
@@ -242,11 +237,13 @@ def _difference_rows(sample, measured, pairs):
             against["against_criterion"] = other.criterion
         for name in names:
             both = ((measured[index].values[name], measured[index].draws[name]) for index in pair)
-            value, _, low, high, p_value, n = _compared(
-                *both, num_examples=len(sample.labels), clusters=sample.clusters
-            )
+            n = len(sample.labels)
+            less = [resampling.rounded_difference(*each, num_terms=n) for each in zip(*both, strict=True)]
+            if METRICS[name].may_lack and _is_lacking(*less):
+                continue
+            value, _, low, high, p_value, n = resampling.compared(*less, num_examples=n, clusters=sample.clusters)
             unchanged = name == "accuracy" and method.method.keeps_class and other.method.keeps_class
-            if not unchanged and not (METRICS[name].may_lack and np.isnan(value + low)):
+            if not unchanged:
                 numbers = value, low, high, p_value, n
                 rows.append(finite(Difference(f"{name}_difference", *numbers, **_tags(sample, method), **against)))
     return rows

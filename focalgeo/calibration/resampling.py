@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from jaxtyping import Float, Int, Shaped
 
 from focalgeo import checks
@@ -30,6 +31,7 @@ CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics
 }
 
 _AT_ONCE = 8  # resamples
+MOST_COUNTS = 2**24  # of examples in resamples, held at once: 64 MB
 
 
 def wilson_interval(
@@ -131,8 +133,14 @@ def estimated(
     A resample on which the metric is NaN does not count: the metric is undefined there, as an AUROC of all right.
     """
     spread, quantile = student(clusters)
-    low, high = _bias_corrected(draws, value, spread * quantile)
-    return Estimate(value, spread * jnp.nanstd(draws, ddof=1), low, high, jnp.asarray(num_examples, jnp.int32))
+    with np.errstate(all="ignore"):
+        low, high = _bias_corrected(draws, value, spread * quantile)
+        return Estimate(value, spread * _space(draws).nanstd(draws, ddof=1), low, high, np.int32(num_examples))
+
+
+def _space(array):
+    """NumPy for arrays on the host, where nothing is compiled, else jax.numpy."""
+    return np if isinstance(array, np.ndarray) else jnp
 
 
 def student(clusters: Clusters | None) -> tuple[Array | float, Array | float]:
@@ -162,21 +170,22 @@ def _bias_corrected(draws, value, deviations):
     Of squares where 0 is within reach, of logarithms where a positive mean is skewed to the right: asking for more of
     the skewness than its sign would leave out just the samples whose interval is too narrow.
     """
-    interval = partial(_normal_interval, deviations=deviations)
+    space, interval = _space(draws), partial(_normal_interval, deviations=deviations)
     low_square, high_square = interval(draws**2, value**2)
-    biased = jnp.nanmean(draws) - value > jnp.nanstd(draws) / 2  # a mean, such as the Brier score, is not
-    near_zero = biased & (jnp.nanmin(draws) >= 0) & (low_square <= 0)
-    positive = (value > 0) & (jnp.nanmin(draws) > 0)
-    logarithms = (jnp.log(jnp.where(positive, numbers, 1)) for numbers in (draws, value))
-    right_skewed = positive & ~biased & (jnp.nanmean((draws - jnp.nanmean(draws)) ** 3) > 0)
-    plain, of_logs = interval(draws, value), map(jnp.exp, interval(*logarithms))
-    low, high = (jnp.where(right_skewed, *ends) for ends in zip(of_logs, plain, strict=True))
-    return jnp.where(near_zero, 0.0, low), jnp.where(near_zero, jnp.sqrt(jnp.maximum(high_square, 0.0)), high)
+    biased = space.nanmean(draws) - value > space.nanstd(draws) / 2  # a mean, such as the Brier score, is not
+    near_zero = biased & (space.nanmin(draws) >= 0) & (low_square <= 0)
+    positive = (value > 0) & (space.nanmin(draws) > 0)
+    logarithms = (space.log(space.where(positive, numbers, 1)) for numbers in (draws, value))
+    right_skewed = positive & ~biased & (space.nanmean((draws - space.nanmean(draws)) ** 3) > 0)
+    plain, of_logs = interval(draws, value), map(space.exp, interval(*logarithms))
+    low, high = (space.where(right_skewed, *ends) for ends in zip(of_logs, plain, strict=True))
+    return space.where(near_zero, 0.0, low), space.where(near_zero, space.sqrt(space.maximum(high_square, 0.0)), high)
 
 
 def _normal_interval(draws, value, deviations):
     # the bias as a mean of differences: where all draws are the value, so are both ends, to the bit
-    centre, half = value - jnp.nanmean(draws - value), deviations * jnp.nanstd(draws, ddof=1)
+    space = _space(draws)
+    centre, half = value - space.nanmean(draws - value), deviations * space.nanstd(draws, ddof=1)
     return centre - half, centre + half
 
 
@@ -257,25 +266,26 @@ def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
 
     Source: Higham and Mary, SIAM J. Sci. Comput. 41 (2019), rounding errors of sums grow with sqrt(n).
     """
-    difference, eps = first - second, jnp.finfo(jnp.result_type(first)).eps
-    noise = num_terms**0.5 * eps * jnp.maximum(jnp.abs(first), jnp.abs(second)) + 8 * eps
-    return jnp.where(jnp.abs(difference) <= noise, jnp.zeros_like(difference), difference)
+    space, difference, eps = _space(first), first - second, jnp.finfo(first.dtype).eps
+    noise = num_terms**0.5 * eps * space.maximum(abs(first), abs(second)) + 8 * eps
+    return space.where(abs(difference) <= noise, space.zeros_like(difference), difference)
 
 
 def compared(
     value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, clusters: Clusters | None = None
 ) -> PairedDifference:
     """The PairedDifference of `paired_bootstrap`, from a difference on the data and its values on the resamples."""
+    space, special = (np, scipy.special) if _space(draws) is np else (jnp, jax.scipy.special)
     spread, quantile = student(clusters)
-    stderr = spread * jnp.nanstd(draws, ddof=1)
-    z = jnp.abs(value) / stderr
-    if clusters is None:
-        p_value = jax.scipy.special.erfc(z / jnp.sqrt(2.0).astype(z.dtype))
-    else:
-        p_value = jax.scipy.special.betainc((clusters.worth - 1) / 2, 0.5, 1 / (1 + z**2 / (clusters.worth - 1)))
-    p_value = jnp.where(value == 0, jnp.ones_like(z), p_value)
-    half = quantile * stderr
-    return PairedDifference(value, stderr, value - half, value + half, p_value, jnp.asarray(num_examples, jnp.int32))
+    with np.errstate(all="ignore"):
+        stderr = spread * space.nanstd(draws, ddof=1)
+        z = abs(value) / stderr
+        if clusters is None:
+            p_value = special.erfc(z / space.sqrt(2.0).astype(z.dtype))
+        else:
+            p_value = special.betainc((clusters.worth - 1) / 2, 0.5, 1 / (1 + z**2 / (clusters.worth - 1)))
+    p_value, half = space.where(value == 0, space.ones_like(z), p_value), quantile * stderr
+    return PairedDifference(value, stderr, value - half, value + half, p_value, np.int32(num_examples))
 
 
 class Sample(NamedTuple):
@@ -314,19 +324,40 @@ def measure(
     labels = jnp.asarray(sample.labels)
     for method in sample.calibrated:
         checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(labels.size, None))
-    counts = _counts(jax.random.split(sample.key, sample.num_resamples), sample.clusters, num_examples=labels.size)
     once = np.ones(labels.size, np.float32) if sample.clusters is None else sample.clusters.counts
     options = {"entries": tuple(entries.items()), "num_bins": sample.num_bins, "bins": bins}
     options["redraw_bins"] = bins is not None and sample.clusters is not None
+    parts: list[list[Measured]] = [[] for _ in sample.calibrated]
     with jax.debug_nans(False):  # a metric may have no meaning on these examples, or on a resample
-        # once is handed in: of constants XLA makes sums that it rounds otherwise
-        return [_measured(method.log_probs, labels, once, counts, inside, **options) for method in sample.calibrated]
+        for counts in _counts(sample):
+            # once is handed in: of constants XLA makes sums that it rounds otherwise
+            for method, part in zip(sample.calibrated, parts, strict=True):
+                part.append(jax.device_get(_measured(method.log_probs, labels, once, counts, inside, **options)))
+    return [_joined(part, sample.num_resamples) for part in parts]
 
 
-@partial(jax.jit, static_argnames="num_examples")
-def _counts(keys, clusters, *, num_examples):
-    """The counts [resamples, examples] of each key: drawn once, they serve every method."""
-    return jax.lax.map(partial(_resample, num_examples=num_examples, clusters=clusters), keys, batch_size=_AT_ONCE)
+def _counts(sample):
+    """How often each example counts in the resamples, float32 [resamples, examples], in parts of one size.
+
+    The last part may hold some more resamples than were asked for: one program serves all parts.
+    """
+    key, clusters = sample.key, sample.clusters
+    bits = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    generator = np.random.default_rng(np.asarray(bits).ravel())
+    size = sample.labels.size if clusters is None else clusters.each.size
+    at_once = -(-sample.num_resamples // -(-sample.num_resamples * sample.labels.size // MOST_COUNTS))
+    for _ in range(0, sample.num_resamples, at_once):
+        drawn = (np.bincount(generator.integers(size, size=size), minlength=size) for _ in range(at_once))
+        counts = np.stack([each.astype(np.float32) for each in drawn])
+        counts = counts if clusters is None else counts[:, clusters.index] * clusters.counts
+        yield counts
+
+
+def _joined(parts, num_resamples):
+    """The draws of all parts together, of which the last may be too long."""
+    join = lambda *draws: np.concatenate(draws)[:num_resamples]  # noqa: E731
+    draws, bin_draws = (jax.tree.map(join, *of) for of in ([p.draws for p in parts], [p.bin_draws for p in parts]))
+    return parts[0]._replace(draws=draws, bin_draws=bin_draws)
 
 
 @partial(jax.jit, static_argnames=("entries", "num_bins", "bins", "redraw_bins"))

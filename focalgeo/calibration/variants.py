@@ -2,8 +2,8 @@
 
 They are the `fit` of METHODS: fit(logits, labels, *, criterion, mask, <what the method needs besides>) -> params of the
 map in `maps`. Logits float [examples, K], labels int [examples] and mask, how often each example counts, have been
-checked, and rows that the mask leaves out are 0. Each fits by least NLL, for use inside jit and vmap (isotonic
-regression aside). `temperature_fit` and `focal_fit` are the fits of `fits` to these examples.
+checked, and rows that the mask leaves out are 0. Each fits by least NLL, on the host. `start` are params near the best,
+or None; `temperature_fit` and `focal_fit` are the fits of `fits` to these examples.
 """
 
 from functools import partial
@@ -11,10 +11,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import optimize
 
-from focalgeo.calibration import fits, maps, newton
-from focalgeo.calibration.binning import of_label
-from focalgeo.trees import matmul
+from focalgeo.calibration import fits, linear, maps, stacking
 from focalgeo.types import Array
 
 Params = dict[str, Array]
@@ -26,7 +25,7 @@ _CONVERGED = 1000  # times that
 _ROUNDING = 64  # eps, by which log-odds that are equal may differ after two ways of computing them
 
 
-def fit_vector_scaling(logits, labels, *, criterion, mask, temperature_fit) -> Params:
+def fit_vector_scaling(logits, labels, *, criterion, mask, temperature_fit, start) -> Params:
     """Vector scaling with a ridge: T by least NLL, then the least NLL + (K / n) (|scales - 1|^2 + |biases|^2).
 
     Returns:
@@ -39,10 +38,10 @@ def fit_vector_scaling(logits, labels, *, criterion, mask, temperature_fit) -> P
     probmetrics 1.3.0 fits it. That mixes the temperature-scaled probabilities with 1 / ((n + 1) K) of a uniform one
     first; here they stay as they are.
     """
-    return {"temperature": temperature_fit.temperature, **_by_class(logits, labels, mask, temperature_fit)}
+    return {"temperature": temperature_fit.temperature, **_by_class(logits, labels, mask, temperature_fit, start)}
 
 
-def fit_focal_vector_scaling(logits, labels, *, criterion, mask, focal_fit) -> Params:
+def fit_focal_vector_scaling(logits, labels, *, criterion, mask, focal_fit, start) -> Params:
     """Focal vector scaling in two stages: gamma and T by least NLL, then scales and biases as `fit_vector_scaling`.
 
     Returns:
@@ -51,10 +50,10 @@ def fit_focal_vector_scaling(logits, labels, *, criterion, mask, focal_fit) -> P
     Source: our own; see `fit_focal_temperature` and `fit_vector_scaling`.
     """
     first = {"gamma": focal_fit.gamma, "temperature": focal_fit.temperature}
-    return first | _by_class(logits, labels, mask, focal_fit)
+    return first | _by_class(logits, labels, mask, focal_fit, start)
 
 
-def fit_matrix_scaling(logits, labels, *, criterion, mask, temperature_fit) -> Params:
+def fit_matrix_scaling(logits, labels, *, criterion, mask, temperature_fit, start) -> Params:
     """Structured matrix scaling: T by least NLL, then the least NLL + ridge over the matrix and the biases.
 
     The ridge is (K / n) (|diag(weights) - 1|^2 + |biases|^2) + (K (K - 1) / n) |off-diagonal weights|^2.
@@ -65,35 +64,31 @@ def fit_matrix_scaling(logits, labels, *, criterion, mask, temperature_fit) -> P
     Source: SMS of Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, with a ridge, as probmetrics 1.3.0 fits it, but
     for the mixture with a uniform distribution: see `fit_vector_scaling`.
     """
-    return {"temperature": temperature_fit.temperature, **_by_class(logits, labels, mask, temperature_fit, full=True)}
+    by_class = _by_class(logits, labels, mask, temperature_fit, start, full=True)
+    return {"temperature": temperature_fit.temperature, **by_class}
 
 
-@partial(jax.jit, static_argnames="full")
-def _by_class(rows, labels, weight, first, *, full=False):
+def _by_class(rows, labels, weight, first, start, *, full=False):
     """Scales, or in full the weights of a matrix, and biases; the first stage's fit is a temperature's or a pair's."""
-    log_probs = maps.focal_temperature_scaling(rows, first.gamma, first.temperature)
-    possible = log_probs > -jnp.inf
-    log_probs = jnp.where(possible, log_probs, 0)
+    log_probs = maps.focal_temperature_scaling(np.asarray(rows), first.gamma, first.temperature)
     classes, name = rows.shape[-1], "weights" if full else "scales"
-    identity = np.eye(classes, dtype=rows.dtype) if full else np.ones(classes, rows.dtype)
-    strength = classes / jnp.sum(weight)
-    ridge = {name: strength * jnp.where(identity == 1, 1, jnp.asarray(classes - 1, rows.dtype)), "biases": strength}
-    start = {name: jnp.zeros_like(identity), "biases": jnp.zeros_like(rows[0])}
-
-    def scores(change):
-        product = matmul(log_probs, change[name].T) if full else change[name][None] * log_probs
-        return jnp.where(possible, log_probs + product + change["biases"][None], maps.FAR)
-
-    fit = newton.ridge_fit(scores, start, ridge, labels, weight)
-    converged = first.converged & fit.converged
-    return {name: identity + fit.params[name], "biases": fit.params["biases"], "converged": converged}
+    identity = np.eye(classes) if full else np.ones(classes)
+    strength = classes / np.sum(weight, dtype=np.float64)
+    ridge = strength * np.where(identity == 1, 1.0, classes - 1)[..., None].reshape(classes, -1)
+    ridge = np.concatenate([ridge, np.full((classes, 1), strength)], axis=1)
+    begin = np.zeros_like(ridge)
+    if start is not None:
+        begin = np.concatenate([(start[name] - identity).reshape(classes, -1), start["biases"][:, None]], axis=1)
+    found = linear.fit(log_probs, labels, weight, ridge, begin)
+    change, biases = found.change[:, :-1].reshape(identity.shape), found.change[:, -1]
+    numbers = {name: (identity + change).astype(rows.dtype), "biases": biases.astype(rows.dtype)}
+    return numbers | {"converged": np.bool_(first.converged and found.converged)}
 
 
 def fit_loss_implied_temperature(logits, labels, *, criterion, mask, trained_gamma) -> Params:
     """The T of `loss_implied_temperature_scaling` with the least NLL; "gamma" is `trained_gamma`."""
-    gamma = jnp.asarray(trained_gamma, logits.dtype)
-    log_probs = jax.jit(maps.focal_temperature_scaling)(logits, gamma, 1.0)
-    fit = fits.temperature_fit(log_probs, labels, mask)
+    gamma = np.asarray(trained_gamma, np.asarray(logits).dtype)
+    fit = fits.temperature_fit(maps.focal_temperature_scaling(np.asarray(logits), gamma, 1.0), labels, mask)
     return {"gamma": gamma, "temperature": fit.temperature, "converged": fit.converged}
 
 
@@ -107,34 +102,24 @@ def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit
     Source: Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2; they minimise over the shares by SLSQP, here it is
     Newton's method over the uniform share and the share that the temperature has of the rest.
     """
-    shares, converged = _fit_shares(logits, labels, mask, temperature_fit.temperature)
-    converged &= temperature_fit.converged
-    return {"temperature": temperature_fit.temperature, "shares": shares, "converged": converged}
-
-
-@jax.jit
-def _fit_shares(rows, labels, weight, temperature):
-    """The shares, and whether a further step promises less than the tolerance."""
-    log_parts = maps.ensemble_parts(rows, temperature)
-    if labels.ndim == 1:
-        log_parts = of_label(log_parts, labels)
-    else:  # an example for each class, as often as its share
-        log_parts, weight = log_parts.reshape(3, -1), (weight[:, None] * labels).reshape(-1)
-    parts = jnp.exp(log_parts - jnp.max(log_parts, axis=0, keepdims=True))  # [3, examples]
-
-    def shares(point):
-        uniform, scaled = point
-        return jnp.stack([(1 - uniform) * scaled, (1 - uniform) * (1 - scaled), uniform])
+    parts = maps.ensemble_parts(np.asarray(logits), temperature_fit.temperature)
+    weight = np.asarray(mask) if labels.ndim == 1 else (mask[:, None] * labels).reshape(-1)
+    given = stacking.likelihoods(parts, np.asarray(labels))
 
     def objective(point):
-        """The NLL, but for a constant, which takes digits from it."""
-        return -jnp.sum(weight * jnp.log(matmul(shares(point), parts))) / jnp.sum(weight)
+        """The NLL, but for a constant, of the uniform share and the temperature's share of the rest, and its slopes."""
+        uniform, scaled = point
+        shares = np.array([(1 - uniform) * scaled, (1 - uniform) * (1 - scaled), uniform])
+        by_share = given @ (weight / (shares @ given)) / weight.sum()
+        slopes = np.array([[-scaled, scaled - 1, 1], [1 - uniform, uniform - 1, 0]]) @ by_share
+        return -(weight @ np.log(shares @ given)) / weight.sum(), -slopes
 
-    start, alone = jnp.asarray([[1 / 3, 1 / 2], [0, 1]], rows.dtype)
-    low, tolerance = jnp.zeros_like(start), _GAIN[rows.dtype.name]
-    minimum = newton.box_descent(objective, start, objective(start), low, low + 1, tolerance=tolerance)
-    point = jnp.where(objective(alone) <= minimum.value, alone, minimum.point)
-    return shares(point), minimum.gain <= _CONVERGED * tolerance
+    with np.errstate(all="ignore"):
+        found = optimize.minimize(objective, [1 / 3, 1 / 2], jac=True, bounds=[(0, 1)] * 2, options={"ftol": 1e-14})
+    uniform, scaled = found.x if found.fun < objective([0, 1])[0] else (0.0, 1.0)
+    shares = np.array([(1 - uniform) * scaled, (1 - uniform) * (1 - scaled), uniform], np.float32)
+    converged = np.bool_(temperature_fit.converged and found.success)
+    return {"temperature": temperature_fit.temperature, "shares": shares, "converged": converged}
 
 
 def fit_histogram_binning(logits, labels, *, criterion, mask, num_bins) -> Params:
@@ -190,7 +175,8 @@ def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
 
     Source: as `isotonic_calibration`.
     """
-    log_probs, labels, weight = map(np.asarray, (jax.jit(maps.temperature_scaling)(logits, 1.0), labels, mask))
+    logits, labels, weight = map(np.asarray, (logits, labels, mask))
+    log_probs = maps.temperature_scaling(logits, 1.0)
     classes = log_probs.shape[1]
     shares = np.eye(classes, dtype=weight.dtype)[labels] if labels.ndim == 1 else labels
     possible = log_probs > -np.inf

@@ -97,7 +97,7 @@ _STACKING = f"""\
 lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); parts = [*c.items()]; probs = 0
 for name in [k[9:] for k in c if k.startswith("share_of_")]:
     share = dict(parts)["share_of_" + name]; c = {{k.split(".")[1]: v for k, v in parts if k.startswith(name + ".")}}
-    z = np.float64(logits).clip(-1e99) / c["temperature"]
+    z = np.float64(logits).clip(-1e99) / c.get("temperature", 1)
     {_Q}
 {"".join(f"    {line}{chr(10)}" for line in _FOCAL.splitlines())}\
     v = np.inner(np.where(w < -1e90, 0, w), c["weights"]) if "weights" in c else w * c.get("scales", 1)

@@ -1,6 +1,7 @@
 """Fits of the temperature and of the pair: against scipy in float64, at the ends; the score test of T = 1."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,17 +9,18 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 
+from focalgeo import calibration, checks
 from focalgeo.calibration import (
     compare,
     fit_focal_temperature,
     fit_temperature,
     fits,
     focal_temperature_scaling,
-    newton,
     nll,
     temperature_scaling,
     temperature_score_test,
 )
+from focalgeo.types import InputError
 
 scaled = jax.jit(focal_temperature_scaling)
 mean_nll = jax.jit(lambda z, y, gamma, temperature: nll(focal_temperature_scaling(z, gamma, temperature), y))
@@ -82,19 +84,6 @@ def test_pair_equals_scipy_from_many_starts(gamma, temperature):
     assert found.nll <= fit_temperature(logits, labels).nll
 
 
-@pytest.mark.parametrize("matrix", [[[4, 1], [1, 3]], [[2, -1.9], [-1.9, 2]], [[1, -5], [-5, 1]]])
-def test_descent_in_a_box_ends_where_scipys_does(matrix):
-    """The second is a narrow valley, the third a saddle."""
-    matrix = np.float32(matrix)
-    for slope in np.float32([[0.5, -0.3], [-9.0, 0.1]]):
-        objective = lambda x, slope=slope: x @ (matrix @ x) / 2 + slope @ x  # noqa: E731
-        start, low, high = np.float32([[0.2, 0.1], [-1, -1], [2, 1]])
-        found = newton.box_descent(objective, start, objective(start), low, high, tolerance=1e-9)
-        best = optimize.minimize(objective, start, bounds=list(zip(low, high, strict=True)))
-        np.testing.assert_allclose(found.value, best.fun, rtol=1e-5)
-        assert found.step < 10
-
-
 def test_separable_labels_end_at_the_bracket():
     logits = np.eye(5, dtype=np.float32)[np.arange(1000) % 5] * 5
     for fit in (fit_temperature, fit_focal_temperature):
@@ -121,24 +110,23 @@ def test_a_mask_leaves_out_what_it_says_even_nan():
     np.testing.assert_allclose(temperature_score_test(logits, labels, mask), alone, rtol=1e-12)
 
 
-def test_jit_and_vmap_of_the_pair():
-    logits, labels = drawn(1.0, 1.5, 300)
-    both = np.stack([logits, 2 * logits])
-    apart = [fit_focal_temperature(z, labels) for z in both]
-    together = jax.jit(jax.vmap(fit_focal_temperature, in_axes=(0, None)))(both, labels)
-    np.testing.assert_allclose(together.nll, [found.nll for found in apart], atol=1e-6)
-    np.testing.assert_allclose(together.temperature[1], 2 * together.temperature[0], rtol=0.01)
-    assert together.converged.all()
+def test_a_fit_from_near_the_best_is_that_of_all_examples_from_the_usual_start():
+    logits, labels = drawn(1.0, 1.5, 3000)
+    weight = np.arange(3000) % 5 != 0
+    examples = fits.on_host(checks.predicted_logits(logits, labels, weight))
+    plain, near = fits.temperature_fit(*examples), fits.temperature_fit(*examples, 1.7)
+    np.testing.assert_allclose(near, plain, rtol=1e-5)
+    pair, other = (fits.focal_fit(*examples, plain, start) for start in (None, (1.3, 1.2)))
+    np.testing.assert_allclose(other.nll, pair.nll, atol=1e-7)
+    ends = np.eye(5, dtype=np.float32)[np.arange(100) % 5], np.arange(100) % 5, np.ones(100)
+    assert fits.temperature_fit(*ends, 1.7) == fits.temperature_fit(*ends)
 
 
-def test_a_fit_calls_no_lapack():
-    """Several at once would wait for each other in the thread pool of jaxlib 0.10.2's CPU."""
-
-    def program(function, *arguments):
-        return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cpu",)).as_text()
-
-    assert "lapack" not in program(fit_focal_temperature, np.zeros((6, 3), np.float32), np.arange(6) % 3)
-    assert "lapack" in program(jax.numpy.linalg.eigh, np.eye(2))
+def test_a_fit_inside_jit_is_refused():
+    logits, labels = drawn(1.0, 1.5, 30)
+    for fit in (fit_temperature, fit_focal_temperature, partial(calibration.fit, "vector_scaling")):
+        with pytest.raises(InputError, match="a fit is made on the host: call it outside jit"):
+            jax.jit(fit)(logits, labels)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.6])

@@ -96,15 +96,12 @@ def test_a_method_that_needs_the_gamma_of_the_training_asks_for_it(name):
 def test_a_fit_that_did_not_converge_warns_once_where_values_are_concrete():
     logits, _ = predictions()
     with pytest.warns(calibration.ConvergenceWarning) as told:
-        found = fit("vector_scaling", logits, logits.argmax(1))
+        fit("vector_scaling", logits, logits.argmax(1))
     assert [str(warning.message) for warning in told] == [
         "vector scaling: its fit ended at the end of the range searched (temperature 0.01): look at the labels, give"
         " more examples or take another method"
     ]
-    right = jnp.asarray(logits.argmax(1))
-    traced = jax.jit(lambda logits: fit("temperature_scaling", logits, right).params)(logits)
-    np.testing.assert_allclose(traced["temperature"], found.params["temperature"])
-    fit_methods(GRID, logits, np.asarray(right), settings=SETTINGS)  # of the command, which has a line of its own
+    fit_methods(GRID, logits, logits.argmax(1), settings=SETTINGS)  # of the command, which has a line of its own
 
 
 def test_methods_that_promise_it_keep_the_class_and_the_others_say_so():

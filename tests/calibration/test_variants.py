@@ -97,13 +97,6 @@ def test_a_class_without_labels_and_fewer_examples_than_classes_leave_finite_num
     assert absent["biases"].argmin() == 1
 
 
-@pytest.mark.parametrize("name", BY_NLL)
-def test_fits_call_no_lapack(name):
-    """Several at once would wait for each other in the thread pool of jaxlib 0.10.2's CPU."""
-    traced = jax.jit(lambda logits, labels: fit(name, logits, labels)).trace(*drawn(30))
-    assert "lapack" not in traced.lower(lowering_platforms=("cpu",)).as_text()
-
-
 @pytest.mark.parametrize("calibrated_at", [0.6, 1.02])  # 1: the first two parts are nearly the same
 @pytest.mark.parametrize("num_examples", [300, 5000])
 def test_ensemble_fit_is_that_of_scipy_whatever_the_temperature(num_examples, calibrated_at):

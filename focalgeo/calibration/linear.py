@@ -1,0 +1,98 @@
+"""Softmax regression of the scores (I + change) w + biases from w near log-probabilities, with a ridge: one solver.
+
+By L-BFGS of scipy with the gradient in closed form, in variables in which the curvature at the start is near 1: of a
+vector from the two by two block of each class, of a matrix from the mean block of all classes.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy import linalg, optimize, special
+
+from focalgeo.calibration import fits, maps
+from focalgeo.calibration.binning import of_label
+from focalgeo.types import Array
+
+_PRECISE = {"ftol": 1e-13, "gtol": 1e-8, "maxiter": 500, "maxcor": 20}
+_FLAT = 1e-4  # a slope in nats of whitened variables at which a fit counts as converged
+
+
+class Linear(NamedTuple):
+    """Change of the scales or of the matrix, and biases; and whether the objective is least."""
+
+    change: Float[Array, "classes numbers"]  # of each class: the scale's, or the row of the matrix, then the bias
+    converged: bool
+
+
+def fit(
+    log_probs: Float[Array, "examples classes"],
+    labels: Array,
+    weight: Float[Array, " examples"],
+    ridge: Float[Array, "classes numbers"],
+    start: Float[Array, "classes numbers"],
+) -> Linear:
+    """The change of least mean NLL plus the sum of ridge * change^2, from `start` on; in float64 on the host.
+
+    Args:
+        log_probs: Float [examples, classes]; -inf is a class that cannot be.
+        labels: Int [examples], or shares of the classes [examples, classes].
+        weight: Float [examples], how often each example counts.
+        ridge: Of each number, 0 or more; [classes, 2] for scales and biases, [classes, classes + 1] for a matrix.
+        start: Where to begin, of the same shape.
+    """
+    examples, total = (log_probs, labels, weight), np.sum(weight, dtype=np.float64)
+
+    def summed(function, change):
+        return [sum(parts) for parts in zip(*fits.in_blocks(partial(function, change), *examples), strict=True)]
+
+    (blocks,) = summed(_curvature, start)
+    blocks = blocks / total + 2 * (np.eye(ridge.shape[1]) * ridge[:, None, :]).mean(axis=0, keepdims=len(blocks) == 1)
+    whitening = [linalg.inv(linalg.cholesky(block)) for block in blocks]  # upper: block = U'U, change = U^-1 v
+    whitening = np.broadcast_to(whitening, (len(ridge), *blocks.shape[1:]))
+
+    def objective(point):
+        change = start + np.einsum("kij,kj->ki", whitening, point.reshape(ridge.shape))
+        nll, slope = summed(_nll_and_slope, change)
+        slope = slope / total + 2 * ridge * change
+        return nll / total + np.sum(ridge * change**2), np.einsum("kij,ki->kj", whitening, slope).ravel()
+
+    found = optimize.minimize(objective, np.zeros(ridge.size), jac=True, method="L-BFGS-B", options=_PRECISE)
+    change = start + np.einsum("kij,kj->ki", whitening, found.x.reshape(ridge.shape))
+    return Linear(change, bool(np.isfinite(found.fun) and (found.success or np.abs(found.jac).max() < _FLAT)))
+
+
+def _scores(change, log_probs):
+    """Scores, and log-probabilities with 0 where a class cannot be."""
+    possible = log_probs > -np.inf
+    inputs = np.where(possible, log_probs, 0).astype(np.float64)
+    linear = inputs * change[:, 0] if change.shape[1] == 2 else inputs @ change[:, :-1].T
+    return np.where(possible, inputs + linear + change[:, -1], maps.FAR), inputs
+
+
+def _nll_and_slope(change, log_probs, labels, weight):
+    scores, inputs = _scores(change, log_probs)
+    total = special.logsumexp(scores, axis=1, keepdims=True)
+    nll = weight @ (total[:, 0] - of_label(scores, labels)).astype(np.float64)
+    residual = np.exp(scores - total)
+    if labels.ndim == 1:
+        residual[np.arange(len(labels)), labels] -= 1
+    else:
+        residual -= labels
+    residual *= weight[:, None]
+    of_inputs = np.einsum("nk,nk->k", residual, inputs)[:, None] if change.shape[1] == 2 else residual.T @ inputs
+    return nll, np.concatenate([of_inputs, residual.sum(axis=0)[:, None]], axis=1)
+
+
+def _curvature(change, log_probs, labels, weight):
+    """Blocks of the sum of the curvature: [classes, 2, 2] of a vector, [1, classes + 1, classes + 1] of a matrix."""
+    scores, inputs = _scores(change, log_probs)
+    probs = special.softmax(scores, axis=1)
+    strength = weight[:, None] * probs * (1 - probs)
+    if change.shape[1] == 2:
+        cross, bias = np.einsum("nk,nk->k", strength, inputs), strength.sum(axis=0)
+        scale = np.einsum("nk,nk,nk->k", strength, inputs, inputs)
+        return (np.moveaxis(np.array([[scale, cross], [cross, bias]]), -1, 0),)
+    columns = np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
+    return ((columns.T @ (columns * strength.mean(axis=1, keepdims=True)))[None],)
