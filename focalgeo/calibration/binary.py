@@ -146,7 +146,8 @@ def fit_logistic(logits, labels, *, criterion, mask, names, forms) -> Params:
 
 def _logistic(columns, target, weight):
     """The numbers of least NLL, by scipy.optimize: those that multiply the columns, whose shares of 1 are targets."""
-    largest = np.maximum(np.abs(columns).max(axis=0, initial=0), np.finfo(np.float64).tiny)
+    largest = np.abs(columns).max(axis=0, initial=0)
+    largest = np.where(largest > 0, largest, 1)
     columns, share = columns / largest, weight / weight.sum()
 
     def objective(numbers):

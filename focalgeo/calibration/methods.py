@@ -286,7 +286,13 @@ def _map(calibration_map, *arguments):
     return partial(_applied, calibration_map, arguments)  # no closure, so that what is fitted can be pickled
 
 
-MEMBERS = ("uncalibrated", "temperature_scaling", "focal_vector_scaling", "structured_matrix_scaling")  # of stacking
+MEMBERS = (  # of stacking, as far as they take so many classes
+    "uncalibrated",
+    "temperature_scaling",
+    "focal_vector_scaling",
+    "structured_matrix_scaling",
+    "binary_isotonic",
+)
 
 
 def _fit_stacking(logits, labels, *, criterion, mask, members):

@@ -101,7 +101,10 @@ for name in [k[9:] for k in c if k.startswith("share_of_")]:
     {_Q}
 {"".join(f"    {line}{chr(10)}" for line in _FOCAL.splitlines())}\
     v = np.inner(np.where(w < -1e90, 0, w), c["weights"]) if "weights" in c else w * c.get("scales", 1)
-    w = np.where(w < -1e90, -np.inf, v + c.get("biases", 0)); probs = probs + share * np.exp(w - lse(w))
+    w = np.where(w < -1e90, -np.inf, v + c.get("biases", 0))
+    if "thresholds" in c:
+        p = np.interp(z[..., 1] - z[..., 0], c["thresholds"], c["probabilities"]); w = np.log(np.stack([1 - p, p], -1))
+    probs = probs + share * np.exp(w - lse(w))
 """
 _BINARY = f"""\
 {_READ}\
