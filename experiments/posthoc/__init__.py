@@ -62,7 +62,7 @@ ANSWERS = {  # as it is answered now, and without
     "rounding": ("shared", "half a unit", "1.2e-38"),
 }
 _RULES = ("chosen", "least")
-RULE, OLD, MATRIX = "mixture, plainer within half an error", "plainest that none beats", "always matrix scaling"
+RULE, OLD, MATRIX = "mixture or plainer", "none beats", "matrix scaling"
 PARTS = {  # of what the rules are tried on -> kind of sets, sizes of val, most regret, 1e-4 nats
     "real": ("real", choice.SIZES, 5),
     "calibrated, 200": ("calibrated", (200,), 40),

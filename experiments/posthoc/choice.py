@@ -30,7 +30,7 @@ from focalgeo.calibration import methods as of_methods
 AS_GIVEN, MATRIX = "uncalibrated", "structured_matrix_scaling"
 KEPT = (AS_GIVEN, PLAIN, "focal_temperature_scaling")  # without numbers of each class
 TRIO = (PLAIN, "focal_vector_scaling", MATRIX)
-MEMBERS = (*KEPT, "focal_vector_scaling", MATRIX, "binary_isotonic")
+MEMBERS = (*KEPT, "focal_vector_scaling", MATRIX, "beta_calibration", "binary_isotonic")  # the last for two classes
 WITHOUT = ("loss_implied_temperature_scaling", "loss_implied_map")  # they need the gamma of the training
 SIZES = (200, 1000, 5000)
 FLOOR = -1e4  # of log-probabilities, where a classifier is surer than float32
@@ -155,9 +155,9 @@ def shares(gain: np.ndarray) -> np.ndarray:
     return weights
 
 
-def stacked(held: HeldOut, names: Sequence[str] = MEMBERS) -> np.ndarray:
-    """A mixture of the probabilities of some methods."""
-    places = [at for at, name in enumerate(held.names) if name in names and held.admitted[at]]
+def stacked(held: HeldOut, names: Sequence[str] = MEMBERS, lacking: bool = False) -> np.ndarray:
+    """A mixture of the probabilities of some methods; `lacking`: also of those that val lacks a class for."""
+    places = [at for at, name in enumerate(held.names) if name in names and (lacking or held.admitted[at])]
     weights = np.zeros(len(held.names))
     weights[places] = shares(held.gain[places])
     return weights
@@ -173,7 +173,7 @@ def gated(held: HeldOut) -> np.ndarray:
     least, as_given = within(0, held), always(AS_GIVEN, held)
     lost = _gain(held, least) - _gain(held, as_given)
     kept = held.p_value >= 0.05 and lost.mean() <= error(lost) / 2
-    return as_given if kept else stacked(held, TRIO)
+    return as_given if kept else stacked(held, TRIO, lacking=True)
 
 
 def careful(held: HeldOut) -> np.ndarray:
@@ -186,15 +186,15 @@ def careful(held: HeldOut) -> np.ndarray:
 
 
 RULES: dict[str, Callable[[HeldOut], np.ndarray]] = {
-    "plainest that none beats": plainest,
-    "least NLL": partial(within, 0),
-    "plainest within half an error": partial(within, 0.5),
-    "always matrix scaling": partial(always, MATRIX),
-    "always temperature": partial(always, PLAIN),
-    "mixture of three": partial(stacked, names=TRIO),
-    "mixture of three, gated": gated,
+    "none beats": plainest,
+    "least": partial(within, 0),
+    "half an error": partial(within, 0.5),
+    "matrix scaling": partial(always, MATRIX),
+    "temperature": partial(always, PLAIN),
+    "three": partial(stacked, names=TRIO, lacking=True),
+    "three, gated": gated,
     "mixture": stacked,
-    "mixture, plainer within half an error": careful,
+    "mixture or plainer": careful,
 }
 
 
@@ -228,7 +228,7 @@ def of_rules(found: Mapping[str, Any], labels: np.ndarray, truth: np.ndarray | N
             mixed = logsumexp(log_probs[used], axis=0, b=weights[used, None, None])
         nll, others = scores(mixed, labels, truth)
         beyond = np.sign((nll - plain).mean()) * (abs((nll - plain).mean()) > Z * error(nll - plain))
-        rules[name] = [float(nll.mean()), *others, int(beyond)]
+        rules[name] = [float(nll.mean()), *(round(other, 4) for other in others), int(beyond)]
     nll = [scores(each, labels, truth)[0].mean() for each in log_probs]
     return {"nll": dict(zip(held.names, map(float, nll), strict=True)), "rules": rules}
 
