@@ -318,7 +318,7 @@ def sets(networks: Mapping[str, tuple[Path, ...]]) -> dict[tuple[str, str], Set]
         )
     cases = {name: two_classes.CASES[name] for name in two_classes.cases()}
     if any("posts" in name for name in cases):
-        made["real", "posts, naive Bayes"] = Set(SIZES, partial(_parted, _posts))
+        made["posts", "posts, naive Bayes"] = Set(SIZES, partial(_parted, _posts))
     for truth in measured.TRUTHS:
         kind = "calibrated" if truth == "calibrated" else "truths"
         made |= {
