@@ -1,7 +1,7 @@
-"""Which rule should choose: seven rules on the same cross-fitted outputs, each measured on test.
+"""Which rule should choose: nine on the same cross-fitted outputs, each measured on test.
 
 A rule gives a weight to each method's probabilities, from how these do on val: a single method has weight 1. Where the
-truth is known the NLL is its expectation, so that 0 labels are drawn; elsewhere that of the labels of test.
+truth is known NLL, Brier score and accuracy are expected ones, without noise of labels.
 """
 
 import warnings
@@ -87,14 +87,9 @@ def held_out(found: Mapping[str, Any]) -> HeldOut:
 # ---- rules
 
 
-def alone(held: HeldOut, place: int) -> np.ndarray:
-    """Weight 1 for one method."""
-    return np.eye(len(held.names))[place]
-
-
 def always(name: str, held: HeldOut) -> np.ndarray:
     """One method, whatever val says."""
-    return alone(held, held.names.index(name))
+    return np.eye(len(held.names))[held.names.index(name)]
 
 
 def error(difference: np.ndarray) -> float:
@@ -131,7 +126,7 @@ def plainest(held: HeldOut) -> np.ndarray:
     others = [place for place in places if place != chosen]
     if others and all(beats(other, chosen, 0.025, False) for other in others):
         chosen = unbeaten(others, False)
-    return alone(held, chosen)
+    return always(held.names[chosen], held)
 
 
 def within(errors: float, held: HeldOut) -> np.ndarray:
@@ -139,7 +134,8 @@ def within(errors: float, held: HeldOut) -> np.ndarray:
     places = np.flatnonzero(held.admitted)
     least = places[held.gain[places].mean(1).argmax()]
     lost = [held.gain[least] - held.gain[place] for place in places]
-    return alone(held, next(at for at, each in zip(places, lost, strict=True) if each.mean() <= errors * error(each)))
+    chosen = next(at for at, each in zip(places, lost, strict=True) if each.mean() <= errors * error(each))
+    return always(held.names[chosen], held)
 
 
 def shares(gain: np.ndarray) -> np.ndarray:
@@ -199,10 +195,7 @@ RULES: dict[str, Callable[[HeldOut], np.ndarray]] = {
 
 
 def scores(log_probs: np.ndarray, labels: np.ndarray, truth: np.ndarray | None) -> tuple[np.ndarray, list[float]]:
-    """NLL of each example, and Brier score, accuracy and ECE; expected ones where the true log-probabilities are known.
-
-    Of one-hot truth and a known one alike: the mean over the truth's classes.
-    """
+    """NLL of each example, and Brier score, accuracy and ECE; expected ones where the true log-probabilities are known."""
     shares = np.eye(log_probs.shape[1])[labels] if truth is None else np.exp(np.float64(truth))
     probs, top = np.exp(log_probs), log_probs.argmax(1)
     nll = -(shares * np.maximum(log_probs, np.log(measured.CLIP))).sum(1)
@@ -307,7 +300,7 @@ def _classifiers():
 
 
 def sets(networks: Mapping[str, tuple[Path, ...]]) -> dict[tuple[str, str], Set]:
-    """(kind, set) -> sizes of val and splits. networks: files of outputs by name."""
+    """(kind, set) -> sizes of val and splits; networks are files of outputs by name."""
     made = {
         ("real", name): Set(SIZES, partial(_parted, lambda seed, at=at: measured.pooled(at)))
         for name, at in networks.items()
