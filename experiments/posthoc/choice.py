@@ -195,7 +195,7 @@ RULES: dict[str, Callable[[HeldOut], np.ndarray]] = {
 
 
 def scores(log_probs: np.ndarray, labels: np.ndarray, truth: np.ndarray | None) -> tuple[np.ndarray, list[float]]:
-    """NLL of each example, and Brier score, accuracy and ECE; expected ones where the true log-probabilities are known."""
+    """NLL of each example, and Brier score, accuracy and ECE; expected ones where the truth is known."""
     shares = np.eye(log_probs.shape[1])[labels] if truth is None else np.exp(np.float64(truth))
     probs, top = np.exp(log_probs), log_probs.argmax(1)
     nll = -(shares * np.maximum(log_probs, np.log(measured.CLIP))).sum(1)
