@@ -45,12 +45,12 @@ TRUTHS = {  # what labels are drawn from -> the plainest method that mends it
 Half = tuple[np.ndarray, np.ndarray]  # logits [examples, classes] that are log-probabilities, and labels [examples]
 
 
-def sources(predictions: Path | None) -> dict[str, tuple[Path, ...]]:
+def sources(predictions: Path | None, own: str = OWN) -> dict[str, tuple[Path, ...]]:
     """The files of each network that are there: in the folder FOCALGEO_DATA, and those of a run of the main job."""
     data = Path(os.environ.get("FOCALGEO_DATA") or "unset")
     files = {name: (data / path,) for name, path in FILES.items()}
     if predictions is not None:
-        files[OWN] = (predictions / "val.npz", predictions / "test.npz")
+        files[own] = (predictions / "val.npz", predictions / "test.npz")
     return {name: paths for name, paths in files.items() if all(path.exists() for path in paths)}
 
 

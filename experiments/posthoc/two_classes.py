@@ -55,8 +55,13 @@ def _texts(name: str) -> Table:
     return csr_array((np.ones(ends[-1]), np.concatenate(rows), ends), shape=shape), np.concatenate(labels)
 
 
+def posts() -> Table:
+    """All of 20 Newsgroups, with labels 0 to 19."""
+    return _texts(f"newsgroups:{_data()}/{_NEWS}")
+
+
 def _newsgroups(names: str) -> Table:
-    counts, groups = _texts(f"newsgroups:{_data()}/20news-bydate.tar.xz")
+    counts, groups = posts()
     rows = np.isin(groups, GROUPS[names])
     return counts[rows], (groups[rows] == GROUPS[names][1]).astype(np.int32)
 
@@ -107,6 +112,13 @@ def cases() -> list[str]:
     return [name for name, case in CASES.items() if not case.file or (_data() / case.file).exists()]
 
 
+def fitted(model: Any, x: Any, labels: np.ndarray, seed: int) -> Any:
+    """A classifier trained, by this seed where it has one."""
+    if "random_state" in model.get_params():
+        model.set_params(random_state=seed)
+    return model.fit(x, labels)
+
+
 def logits_of(model: Any, x: Any) -> np.ndarray:
     """A classifier's outputs as its user has them: a margin, votes or log-probabilities."""
     if hasattr(model, "decision_function"):
@@ -129,10 +141,7 @@ def of_case(name: str, seeds: Iterable[int]) -> list[dict[str, Any]]:
     for seed in seeds:
         order = np.random.default_rng(seed).permutation(len(labels))[:MOST]
         train, val, test = (order[: len(order) // 3 * 3]).reshape(3, -1)
-        model = case.model()
-        if "random_state" in model.get_params():
-            model.set_params(random_state=seed)
-        model.fit(x[train], labels[train])
+        model = fitted(case.model(), x[train], labels[train], seed)
         outputs = [(logits_of(model, x[half]), labels[half].astype(np.int32)) for half in (val, test)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of outputs that look wrong, as a naive Bayes is

@@ -22,7 +22,7 @@ from experiments.accelerators import cases
 from experiments.benchmarks import pytorch
 from experiments.known_surfaces import surfaces
 from experiments.numbers import NOT, SHOWS, UNTOLD, rounded
-from experiments.posthoc import measured, peers, two_classes
+from experiments.posthoc import choice, measured, peers, two_classes
 from experiments.theory import errata
 from focalgeo import calibration, curvature, models, trees
 from focalgeo.types import InputError
@@ -252,6 +252,48 @@ def test_the_table_of_two_classes_holds_the_choice_against_scikit_learns_best():
     ]
     line = posthoc.two_classes_table(pd.DataFrame(runs)).splitlines()[-1]
     assert line == "| A | 9 | uncalibrated 3 | sigmoid | 310 | +200.0 (+200.0 to +200.0) | -100.0 (-100.0 to -100.0) |"
+
+
+def held(gain, p_value=1.0):
+    """Of the methods as given, temperature and matrix scaling."""
+    zeros, ones = np.zeros_like(gain), np.ones(3, bool)
+    return choice.HeldOut((choice.AS_GIVEN, measured.PLAIN, choice.MATRIX), gain, zeros, zeros, ones, ones, p_value)
+
+
+def test_a_mixture_has_the_most_likely_weights():
+    gain = np.log(np.random.default_rng(0).beta(1, 1, (3, 500)))
+    likelihood, weights = np.exp(gain), choice.stacked(held(gain))
+    slope = (likelihood / (weights @ likelihood)).mean(1)  # at the most likely weights 1 where one is above 0
+    np.testing.assert_allclose(slope[weights > 1e-3], 1, atol=1e-3)
+    assert weights.sum() == pytest.approx(1)
+    assert slope.max() < 1.001
+
+
+def test_the_rules_keep_to_the_plain_where_nothing_is_shown():
+    noise = 0.1 * np.random.default_rng(0).standard_normal((3, 400))
+    assert choice.plainest(held(noise - 1.0, 0.5)).tolist() == [1, 0, 0]
+    same = np.tile(noise[:1], (3, 1)) - 1.0
+    assert choice.careful(held(same, 0.5)).tolist() == [1, 0, 0]
+    assert choice.careful(held(same, 0.01)).tolist() == [0, 1, 0]  # the score test speaks against as given
+    better = held(noise + np.array([[-1.0], [-0.9], [-0.5]]), 0.001)
+    assert choice.plainest(better).tolist() == [0, 0, 1]
+    assert choice.careful(better)[2] > 0.9
+    even = held(noise + np.array([[-1.0], [-0.5], [-0.5]]), 0.001)
+    assert choice.plainest(even).tolist() == choice.always(measured.PLAIN, even).tolist() == [0, 1, 0]
+
+
+def test_the_table_of_rules_measures_them_against_the_best_method():
+    rules = {name: [0.31 if name == posthoc.RULE else 0.4, 0.2, 0.9, 0.01, 0] for name in choice.RULES}
+    row = {
+        "kind": "real",
+        "set": "small CNN",
+        "examples": 5000,
+        "nll": {"uncalibrated": 0.5, "beta": 0.3},
+        "rules": rules,
+    }
+    runs = pd.DataFrame([row | {"seed": seed} for seed in range(2)])
+    line = next(line for line in posthoc.rules_table(runs).splitlines() if posthoc.RULE in line)
+    assert line.startswith(f"| {posthoc.RULE} | 100.0 (100) | 100.0 (100) |  |")
 
 
 RIGHT = {"calibrated": (0.0, 1.0), "temperature": (0.0, measured.TEMPERATURE), "focal map": (measured.GAMMA, 1.0)}
