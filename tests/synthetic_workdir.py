@@ -221,7 +221,8 @@ def calibration_manifest(method="focal_temperature_scaling", **entry):
     choice = {"method": method, "criterion": None if method == "uncalibrated" else "nll"}
     choice["parameters"] = {"gamma": 0.5, "temperature": 0.6, "weights": [[1.0, 2.0], [3.0, 4.0]]}
     inputs = {"val": {"path": "val.npz", "given": "probs"}}
-    always = {"level": 0.0125, "refused": {}, "beaten": {}, "warnings": []}
+    plainest = {"method": "temperature_scaling", "criterion": "nll"}
+    always = {"plainest": plainest, "refused": {}, "warnings": []}
     calibration = {"split": "test", "criterion": "nll", "choice": choice, **always, **entry}
     config = {"evaluation": {**CONFIG["evaluation"], "methods": ["x"]}, "inputs": inputs}
     return {**MANIFEST, "data": {"name": "mine"}, "config": config, "calibration": calibration}

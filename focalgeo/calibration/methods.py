@@ -289,6 +289,8 @@ def _map(calibration_map, *arguments):
 MEMBERS = (  # of stacking, as far as they take so many classes
     "uncalibrated",
     "temperature_scaling",
+    "focal_temperature_scaling",
+    "beta_calibration",
     "focal_vector_scaling",
     "structured_matrix_scaling",
     "binary_isotonic",
@@ -320,7 +322,7 @@ def _apply_stacking(params, logits):
 
 _GRID = ("gammas", "temperatures", "searches")
 _TWO_CLASSES = {"keeps_class": False, "most_classes": 2}
-METHODS: dict[str, Method] = {  # plainest first: `choose` takes the first that no other beats
+METHODS: dict[str, Method] = {  # plainest first, for `choose`
     method.name: method
     for method in (
         Method(

@@ -102,8 +102,11 @@ for name in [k[9:] for k in c if k.startswith("share_of_")]:
 {"".join(f"    {line}{chr(10)}" for line in _FOCAL.splitlines())}\
     v = np.inner(np.where(w < -1e90, 0, w), c["weights"]) if "weights" in c else w * c.get("scales", 1)
     w = np.where(w < -1e90, -np.inf, v + c.get("biases", 0))
-    if "thresholds" in c:
-        p = np.interp(z[..., 1] - z[..., 0], c["thresholds"], c["probabilities"]); w = np.log(np.stack([1 - p, p], -1))
+    if name[:4] in ("beta", "bina"):
+        s = z[..., 1] - z[..., 0]; log_p, log_q = -np.logaddexp(0, -s), -np.logaddexp(0, s)
+        p = np.interp(s, c["thresholds"], c["probabilities"]) if "thresholds" in c else None
+        v = c["a"] * log_p - c["b"] * log_q + c["c"] if p is None else np.log(p / (1 - p))
+        w = -np.logaddexp(0, np.stack([v, -v], -1))
     probs = probs + share * np.exp(w - lse(w))
 """
 _BINARY = f"""\
