@@ -28,13 +28,14 @@ AT_EDGE = 1e-4  # of gamma or log T: no further inside a bracket is its end
 _GAIN = 1e-12  # nats: no further Newton step where the last promised less
 _MOST_STEPS, _NEAR = 100, 0.1
 _FLAT = 1e-5  # a slope in nats at which a fit counts as converged
-_PRECISE = {"ftol": 1e-13, "gtol": 1e-7, "maxiter": 200}
+_PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}
 _BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
 _BLOCK = 2**18  # numbers of a table that are worked on at once: they stay in the processor's cache
 # of the descent: gamma and log T less those of the temperature fitted alone
 _STARTS = np.array([*product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
 _START_EXAMPLES = 1000  # at least, on which the starts are compared
-_FIRST_EXAMPLES = 20_000  # at least, of a first fit where there are many
+_FEWEST_FIRST, _MOST_FIRST = 2000, 2**20  # examples at least, numbers about, of a first fit where there are many
+_MOST_POLISHES = 6
 
 
 class CalibrationFit(NamedTuple):
@@ -240,7 +241,8 @@ def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
 
     `start` is a pair (gamma, T) near the best. Of many examples a part is fitted first, and then all from there.
     """
-    every = max(1, len(labels) // _FIRST_EXAMPLES)
+    numbers = len(labels) * np.shape(logits)[1]
+    every = max(1, min(len(labels) // _FEWEST_FIRST, numbers // _MOST_FIRST))
     some, all_of_them = (logits[::every], labels[::every], weight[::every]), (logits, labels, weight)
     first = np.array([float(alone.gamma), math.log(alone.temperature)])
     points = [first]
@@ -252,9 +254,9 @@ def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
     else:
         points += [np.array([float(start[0]), math.log(start[1])])]
     best = min(points, key=lambda point: _focal_nll(point, *some)[0])
-    for examples in (some, all_of_them) if every > 1 else (some,):
-        fit = optimize.minimize(_focal_nll, best, examples, "L-BFGS-B", True, bounds=_BOX, options=_PRECISE)
-        best = fit.x
+    if every == 1 or start is None:
+        best = optimize.minimize(_focal_nll, best, some, "L-BFGS-B", True, bounds=_BOX, options=_PRECISE).x
+    best = best if every == 1 else _polished(best, some, all_of_them)
     value, gradient = _focal_nll(best, *all_of_them)
     if not value < float(alone.nll):
         best, (value, gradient) = first, _focal_nll(first, *all_of_them)
@@ -270,16 +272,63 @@ def _focal_nll(point, logits, labels, weight):
     return sums[0] / weight.sum(), sums[1:] / np.sum(weight, dtype=np.float64)
 
 
+def _polished(point, some, all_of_them):
+    """Newton's steps on all examples with the curvature of some, by differences; L-BFGS-B where these do not settle."""
+    shift = 1e-4 * np.eye(2)
+    ahead, behind = ([_focal_nll(point + sign * step, *some)[1] for step in shift] for sign in (1, -1))
+    curvature = (np.array(ahead) - np.array(behind)) / 2e-4
+    for _ in range(_MOST_POLISHES):
+        slope = _focal_nll(point, *all_of_them)[1]
+        if np.abs(slope).max() < _FLAT / 4:
+            return point
+        step = np.linalg.lstsq(curvature + curvature.T, -2 * slope, rcond=1e-9)[0]
+        if not (np.abs(step).max() < 0.5 and (_BOX[:, 0] < point + step).all() and (point + step < _BOX[:, 1]).all()):
+            break
+        point = point + step
+    return optimize.minimize(_focal_nll, point, all_of_them, "L-BFGS-B", True, bounds=_BOX, options=_PRECISE).x
+
+
 @np.errstate(all="ignore")
 def _focal_sums(gamma, log_temperature, logits, labels, weight):
     logits = logits.astype(np.float64)
     logits = np.maximum(logits, logits.max(axis=1, keepdims=True) + maps.FAR)  # of classes that cannot be
-    scores = maps.scaled(logits, math.exp(log_temperature))
-    log_weights, by_gamma, by_log_temperature = maps.focal_weights(scores, gamma)
-    total = special.logsumexp(log_weights, axis=1)
-    probs = np.exp(log_weights - total[:, None])
+    log_weights, by_gamma, by_log_temperature = _focal_weights(maps.scaled(logits, math.exp(log_temperature)), gamma)
+    largest = log_weights.max(axis=1, keepdims=True)
+    probs = np.exp(log_weights - largest)
+    total = probs.sum(axis=1, keepdims=True)
+    nll = (largest + np.log(total))[:, 0] - of_label(log_weights, labels)
+    probs /= total
 
     def slope(change):
-        return weight @ (np.sum(np.where(probs > 0, probs * change, 0), axis=1) - of_label(change, labels))
+        return weight @ (np.einsum("nk,nk->n", probs, np.where(probs > 0, change, 0)) - of_label(change, labels))
 
-    return np.array([weight @ (total - of_label(log_weights, labels)), slope(by_gamma), slope(by_log_temperature)])
+    return np.array([weight @ nll, slope(by_gamma), slope(by_log_temperature)])
+
+
+def _focal_weights(scores, gamma):
+    """Log h of `focal_calibration`, for q = softmax(scores) with 0 as the largest, and its slopes by gamma and log T.
+
+    With u = -q log q / (1 - q): log q - gamma log(1 - q) - log(1 + gamma u), which of the top class, whose 1 - q would
+    round, is taken of its log-odds.
+    """
+    rows, top = np.arange(len(scores)), scores.argmax(axis=1)
+    others = scores.copy()
+    others[rows, top] = -np.inf
+    q = np.exp(others)
+    of_others = q.sum(axis=1)
+    log_odds = -np.log(of_others)
+    log_q = scores - np.log1p(of_others)[:, None]
+    q /= (1 + of_others)[:, None]
+    others[rows, top] = 0
+    mean = np.einsum("nk,nk->n", q, others)
+    complement, log_complement = 1 - q, np.log1p(-q)
+    ratio = -q * log_q / complement
+    q[rows, top], complement[rows, top] = special.expit(log_odds), special.expit(-log_odds)
+    log_complement[rows, top] = maps.log_sigmoid(-log_odds)
+    ratio[rows, top] = maps.surprise_ratio(log_odds)
+    denominator = 1 + gamma * ratio
+    slope = complement + gamma * (q - (ratio - q) / denominator)  # of log h, by the log-odds
+    change = (mean[:, None] - scores) / complement  # of the log-odds, by log T
+    change[rows, top] = np.where(of_others > 0, mean * (1 + 1 / of_others), 0)
+    by_gamma = -log_complement - ratio / denominator
+    return log_q - gamma * log_complement - np.log(denominator), by_gamma, slope * change

@@ -257,17 +257,20 @@ def cross_fit(
     stacking the members, which are to be among the methods, are so fitted, and its shares are those of the other folds.
     """
     single = {name: method for name, method in methods.items() if "members" not in method.options}
-    held_out, rows, group = [], np.asarray(examples.rows), settings.get("group")
+    rows, group = np.asarray(examples.rows), settings.get("group")
     group = None if group is None else np.asarray(group)
-    for index in range(fold.max() + 1):
-        others = examples._replace(weight=np.where(fold != index, examples.weight, 0))
-        fitted = fit_all(single, others, settings | {"searches": None})
+
+    def of_fold(index):
         inside = fold == index
-        held_out.append([fit.applied(rows[inside], group if group is None else group[inside]) for fit in fitted])
+        others = examples._replace(weight=np.where(inside, 0, examples.weight))
+        fitted = fit_all(single, others, settings | {"searches": None})
+        return fitted, [fit.applied(rows[inside], group if group is None else group[inside]) for fit in fitted]
+
+    fits_of, held_out = zip(*map(of_fold, range(fold.max() + 1)), strict=True)
     place = np.argsort(np.argsort(fold, kind="stable"))  # of each example among the folds one after another
     calibrated = [
         Calibrated(fit.method, fit.criterion, np.concatenate(parts)[place])
-        for fit, *parts in zip(fitted, *held_out, strict=True)
+        for fit, *parts in zip(fits_of[0], *held_out, strict=True)
     ]
     mixtures = [method for name, method in methods.items() if name not in single]
     return calibrated + [

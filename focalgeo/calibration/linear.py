@@ -15,7 +15,7 @@ from focalgeo.calibration import fits, maps
 from focalgeo.calibration.binning import of_label
 from focalgeo.types import Array
 
-_PRECISE = {"ftol": 1e-13, "gtol": 1e-8, "maxiter": 500, "maxcor": 20}
+_PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 500, "maxcor": 20}
 _FLAT = 1e-4  # a slope in nats of whitened variables at which a fit counts as converged
 
 

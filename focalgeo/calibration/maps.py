@@ -306,7 +306,7 @@ def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, 
     """
     checks.check_above("gamma", gamma, -1)
     log_odds, gamma = checks.broadcast(log_odds=log_odds, gamma=gamma)
-    likely, unlikely = _surprise_ratio(log_odds), _surprise_ratio(-log_odds)
+    likely, unlikely = surprise_ratio(log_odds), surprise_ratio(-log_odds)
     return (log_odds + gamma * log_odds) + (jnp.log1p(gamma * unlikely) - jnp.log1p(gamma * likely))
 
 
@@ -414,21 +414,6 @@ def _others(log_weight, gamma):
     return newton_in_bracket(residual, jnp.clip(log_weight, low, high), low, high).point
 
 
-def focal_weights(scores, gamma):
-    """Log h of softmax(scores), scores of `scaled`, and its derivatives by gamma and by log T: three [..., classes]."""
-    space, top = namespace(scores), top_class(scores)
-    at_top, rest = _odds_and_rest(scores, top)
-    log_q = space.where(top, log_sigmoid(at_top), rest)
-    log_odds, log_complement = _class_log_odds(log_q, top)
-    ratio, excess = _ratio_and_excess(log_odds, gamma)
-    by_gamma = -log_complement - ratio / (1 + gamma * ratio)
-    mean = space.sum(space.exp(log_q) * scores, axis=-1, keepdims=True)
-    of_others = space.sum(space.where(top, 0, space.exp(rest - log_sigmoid(-at_top)) * scores), axis=-1, keepdims=True)
-    complement = space.exp(log_complement)
-    change = space.where(top, of_others, (mean - scores) / complement)  # of the log-odds, by log T
-    return _log_focal_weight(log_q, log_complement, gamma), by_gamma, (complement + excess) * change
-
-
 def _weight_and_slope(log_odds, gamma):
     """The log of h, and its derivative by the log-odds."""
     log_p, log_complement = jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds)
@@ -437,8 +422,8 @@ def _weight_and_slope(log_odds, gamma):
 
 
 def _ratio_and_excess(log_odds, gamma):
-    """The ratio u of `_surprise_ratio`, and what gamma adds to the derivative of log h by the log-odds."""
-    ratio, p = _surprise_ratio(log_odds), namespace(log_odds).exp(log_sigmoid(log_odds))
+    """The ratio u of `surprise_ratio`, and what gamma adds to the derivative of log h by the log-odds."""
+    ratio, p = surprise_ratio(log_odds), namespace(log_odds).exp(log_sigmoid(log_odds))
     return ratio, gamma * (p - (ratio - p) / (1 + gamma * ratio))
 
 
@@ -448,10 +433,10 @@ def _log_focal_weight(log_p, log_complement, gamma):
     Equal to the definition of `focal_calibration` with (1 - p)^gamma taken out, and free of cancellation for
     every gamma above -1.
     """
-    return log_p - gamma * log_complement - namespace(log_p).log1p(gamma * _surprise_ratio(log_p - log_complement))
+    return log_p - gamma * log_complement - namespace(log_p).log1p(gamma * surprise_ratio(log_p - log_complement))
 
 
-def _surprise_ratio(log_odds):
+def surprise_ratio(log_odds):
     """The ratio u = log1p(x) / x for x = exp(-log_odds): -p log(p) / (1 - p), 0 to 1."""
     space, confident = namespace(log_odds), log_odds > _SERIES_FROM
     x = space.exp(-space.maximum(log_odds, _SERIES_FROM))
@@ -461,6 +446,8 @@ def _surprise_ratio(log_odds):
 
 def _focal(scores, gamma, top):
     """The focal map of softmax(scores), where `top` marks one largest entry of each row."""
+    if isinstance(scores, np.ndarray) and np.ndim(gamma) == 0 and gamma == 0:
+        return normalised(np.where(_has_top(scores), scores, np.nan), top)
     space = namespace(scores)
     gamma = space.where(_has_top(scores), gamma, np.nan)
     log_odds, rest = _odds_and_rest(scores, top)

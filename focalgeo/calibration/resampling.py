@@ -331,8 +331,12 @@ def measure(
     with jax.debug_nans(False):  # a metric may have no meaning on these examples, or on a resample
         for counts in _counts(sample):
             # once is handed in: of constants XLA makes sums that it rounds otherwise
-            for method, part in zip(sample.calibrated, parts, strict=True):
-                part.append(jax.device_get(_measured(method.log_probs, labels, once, counts, inside, **options)))
+            counts = jnp.asarray(counts)
+            running = [
+                _measured(method.log_probs, labels, once, counts, inside, **options) for method in sample.calibrated
+            ]
+            for part, measured in zip(parts, jax.device_get(running), strict=True):
+                part.append(measured)
     return [_joined(part, sample.num_resamples) for part in parts]
 
 

@@ -46,8 +46,8 @@ import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json"
 # q of the logits z, t the top class, and the focal map w = log q - g log(1 - q) - log(1 - g q log(q) / (1 - q))
 _Q = 'a = z - lse(z); t = np.eye(len(z.T))[z.argmax(-1)] > 0; q = np.exp(a); g = c.get("gamma", 0)'
 _FOCAL = """\
-log_r = np.where(t, lse(np.where(t, -np.inf, a)), np.log1p(-np.where(t, 0, q))); r = np.maximum(np.exp(log_r), 1e-300)
-w = a - g * log_r - np.log1p(-g * q * np.where(q > 0.5, np.log1p(-np.minimum(r, 0.5)), a) / r); w = w - lse(w)
+lr = np.where(t, lse(np.where(t, -np.inf, a)), np.log1p(-np.where(t, 0, q))); r = np.maximum(np.exp(lr), 1e-300)
+w = a - g * lr - np.log1p(-g * q * np.where(q > 0.5, np.log1p(-np.minimum(r, 0.5)), a) / r); w = w - lse(w)
 """
 _FAMILY = f"""\
 {_READ}\

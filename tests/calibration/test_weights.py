@@ -180,7 +180,9 @@ def test_what_takes_no_soft_labels_says_so():
         calibration.nll(jax.nn.log_softmax(logits), shares * 1.2)
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.most_classes != 2 and name != "stacking"])
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if method.most_classes != 2 and name != "stacking"]
+)
 def test_a_logit_of_minus_infinity_is_a_class_removed(name):
     logits, labels = outputs(300, 4)
     masked = np.insert(logits, 2, -np.inf, axis=1).astype(np.float32)
