@@ -124,10 +124,11 @@ def make_parser() -> argparse.ArgumentParser:
     for flag, default, what in (
         ("folds", 5, "folds of the cross-fit of val by which a method is chosen"),
         ("num-bins", 15, "bins of both ECEs"),
-        ("num-resamples", 1000, "resamples of the bootstrap"),
         ("seed", 0, "seed of the bootstrap and of the folds"),
     ):
         add(f"--{flag}", type=int, default=default, help=f"{what} (default {default})")
+    help = "resamples of the bootstrap (default 1000, of more than 100,000 examples fewer)"
+    add("--num-resamples", type=int, metavar="NUMBER", help=help)
     return parser
 
 

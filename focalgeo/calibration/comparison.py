@@ -28,6 +28,7 @@ from focalgeo.types import (
 
 # the paper's grid, and coarsely on from there: outputs of other programs may be scaled by anything
 TEMPERATURES = tuple(np.float32([*(np.arange(1, 501) / 100), *np.geomspace(5.1, 100, 60)]).tolist())
+_MOST_DRAWN = 10**8  # examples of all resamples, unless more are asked for
 FEWEST_RESAMPLES = 100  # with fewer, the ends of an interval are chance, and methods are chosen by it
 LEVEL = 0.05  # two-sided p-value of the score test, from which on outputs as given may be calibrated
 NEAR = 0.5  # standard errors of a difference, within which the plainer of two methods counts as good
@@ -164,7 +165,7 @@ def compare(
     prefer: str = "least",
     metrics: Sequence[str] = DEFAULT_METRICS,
     num_bins: int = 15,
-    num_resamples: int = 1000,
+    num_resamples: int | None = None,
     num_folds: int = 5,
     seed: int = 0,
     trained_gamma: float | None = None,
@@ -188,7 +189,7 @@ def compare(
         prefer: "least" or "plain", see `choose`.
         metrics: Names in METRICS.
         num_bins: Bins of every binned metric.
-        num_resamples: Of the bootstrap, 100 or more.
+        num_resamples: Of the bootstrap, 100 or more; None takes 1,000, of more than 100,000 examples fewer.
         num_folds: Of the cross-fit of val by which a method is chosen.
         seed: Of the folds and of the bootstrap.
         trained_gamma: Gamma of the focal loss that the model was trained with, if it was.
@@ -201,6 +202,8 @@ def compare(
 
     What speaks against the outputs is warned of as DataWarning. A number that is not finite is a RunError.
     """
+    if num_resamples is None:
+        num_resamples = usual_resamples(*(len(split[1]) for split in (val, test) if split))
     checks.count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
     checks.check_choice("prefer", prefer, PREFERENCES)
     clusters = clusters if isinstance(clusters, tuple) else (clusters, None)
@@ -284,6 +287,11 @@ def compare(
     rows = [*of_fits, *rows_of_test, *rows, *gaps]
     searches = fitting.surfaces(settings["searches"], settings)
     return Comparison(rows, fitted, choice, held_out.calibrated, suspected, searches)
+
+
+def usual_resamples(*sizes: int) -> int:
+    """1,000, of many examples so few that they are 1e8 in all, and 100 at least: an interval's width is off by 7%."""
+    return int(np.clip(_MOST_DRAWN // max(sizes), FEWEST_RESAMPLES, 1000))
 
 
 def _split(name, outputs, also, position, named):

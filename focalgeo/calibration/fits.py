@@ -30,6 +30,7 @@ _MOST_STEPS, _NEAR = 100, 0.1
 _FLAT = 1e-5  # a slope in nats at which a fit counts as converged
 _PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}
 _BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
+_LARGE = 2**22  # numbers of a table from which on its terms are of its own type; sums are float64 always
 _BLOCK = 2**18  # numbers of a table that are worked on at once: they stay in the processor's cache
 # of the descent: gamma and log T less those of the temperature fitted alone
 _STARTS = np.array([*product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
@@ -76,7 +77,7 @@ def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
     low, high = np.log(TEMPERATURE_BRACKET)
 
     def slopes(point):
-        return np.sum(in_blocks(partial(_temperature_sums, point), logits, labels, weight), axis=0) / total
+        return summed(partial(_temperature_sums, point), logits, labels, weight)[0] / total
 
     total = np.sum(weight, dtype=np.float64)
     ends = (-1.0, 1.0) if start is not None else (slopes(low)[0], slopes(high)[0])
@@ -95,7 +96,7 @@ def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
         point = 0.0 if ends[0] == ends[1] else low if ends[0] >= 0 else high
     elif start is not None and not (converged and slope > _GAIN**0.5 and abs(point) < math.log(100) - AT_EDGE):
         return temperature_fit(logits, labels, weight)  # at an end, or where all is flat
-    nll = np.sum(in_blocks(partial(_temperature_nll, point), logits, labels, weight)) / total
+    nll = summed(partial(_temperature_nll, point), logits, labels, weight)[0] / total
     numbers = np.array([0, math.exp(point), nll], np.asarray(logits).dtype)
     return CalibrationFit(*numbers, np.bool_(converged and not at_bound), np.bool_(at_bound))
 
@@ -120,16 +121,24 @@ def in_blocks(function: Callable, *arrays: Array) -> list:
         return list(pool.map(lambda part: function(*part), parts))
 
 
-@np.errstate(all="ignore")
+def summed(function: Callable, table: Array, *arrays: Array) -> list[np.ndarray]:
+    """What the function returns, a tuple, added up over blocks in float64; of small tables it takes float64 numbers."""
+    wide = np.float64 if np.size(table) < _LARGE else np.asarray(table).dtype
+    with np.errstate(all="ignore"):
+        parts = in_blocks(lambda rows, *others: function(rows.astype(wide, copy=False), *others), table, *arrays)
+    return [np.sum(part, axis=0, dtype=np.float64) for part in zip(*parts, strict=True)]
+
+
 def _temperature_sums(log_temperature, logits, labels, weight):
     """Sums of the first and second derivative of `temperature_slopes`."""
-    return np.array(temperature_slopes(logits.astype(np.float64), labels, weight, log_temperature)) * weight.sum()
+    slopes = np.array(temperature_slopes(logits, labels, weight, log_temperature), np.float64)
+    return (slopes * weight.sum(dtype=np.float64),)
 
 
-@np.errstate(all="ignore")
 def _temperature_nll(log_temperature, logits, labels, weight):
-    scores = maps.scaled(logits.astype(np.float64), math.exp(log_temperature))
-    return weight @ (special.logsumexp(scores, axis=1) - of_label(scores, labels))
+    scores = maps.scaled(logits, math.exp(log_temperature))
+    nll = np.log(np.exp(scores).sum(axis=1)) - of_label(scores, labels)  # 0 is the largest score
+    return (nll.astype(np.float64) @ weight,)
 
 
 def temperature_slopes(logits, labels, weight, log_temperature):
@@ -268,8 +277,9 @@ def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
 
 def _focal_nll(point, logits, labels, weight):
     """The mean NLL of the focal map at (gamma, log T), and its gradient."""
-    sums = np.sum(in_blocks(partial(_focal_sums, *point), logits, labels, weight), axis=0)
-    return sums[0] / weight.sum(), sums[1:] / np.sum(weight, dtype=np.float64)
+    (sums,) = summed(partial(_focal_sums, *point), logits, labels, weight)
+    nll, *slopes = sums / np.sum(weight, dtype=np.float64)
+    return nll, np.array(slopes)
 
 
 def _polished(point, some, all_of_them):
@@ -288,9 +298,7 @@ def _polished(point, some, all_of_them):
     return optimize.minimize(_focal_nll, point, all_of_them, "L-BFGS-B", True, bounds=_BOX, options=_PRECISE).x
 
 
-@np.errstate(all="ignore")
 def _focal_sums(gamma, log_temperature, logits, labels, weight):
-    logits = logits.astype(np.float64)
     logits = np.maximum(logits, logits.max(axis=1, keepdims=True) + maps.FAR)  # of classes that cannot be
     log_weights, by_gamma, by_log_temperature = _focal_weights(maps.scaled(logits, math.exp(log_temperature)), gamma)
     largest = log_weights.max(axis=1, keepdims=True)
@@ -300,9 +308,10 @@ def _focal_sums(gamma, log_temperature, logits, labels, weight):
     probs /= total
 
     def slope(change):
-        return weight @ (np.einsum("nk,nk->n", probs, np.where(probs > 0, change, 0)) - of_label(change, labels))
+        mean = np.einsum("nk,nk->n", probs, np.where(probs > 0, change, 0))
+        return (mean - of_label(change, labels)).astype(np.float64) @ weight
 
-    return np.array([weight @ nll, slope(by_gamma), slope(by_log_temperature)])
+    return (np.array([nll.astype(np.float64) @ weight, slope(by_gamma), slope(by_log_temperature)]),)
 
 
 def _focal_weights(scores, gamma):

@@ -93,7 +93,7 @@ def fit(
 
     Returns:
         Fitted. Where its fit did not converge, as when it ended at an end of its range, a ConvergenceWarning says so
-        once; of traced examples nothing is said.
+        once. On the host: inside jit or vmap it is refused.
     """
     checks.check_choice("the method", name, tuple(METHODS))
     method = METHODS[name]
@@ -105,7 +105,7 @@ def fit(
         raise InputError("a fit by NLL is continuous and takes no gammas and temperatures: give criterion='ece'")
     settings = {"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma, "group": group} | grid
     (fitted,) = fit_all({name: method}, *_checked({name: method}, logits, labels, settings, mask, weights))
-    if not checks.is_traced(fitted.params) and not fitted.converged:
+    if not fitted.converged:
         where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items()) if fitted.at_end else ""
         why = f"{method.title.lower()}: {fitted.why_not_converged}{f' ({where})' if where else ''}"
         mend = "look at the labels, give more examples or take another method"
@@ -143,7 +143,9 @@ def _checked(methods, logits, labels, settings, mask, weights):
     examples = checks.predicted_logits(logits, labels, mask, weights, soft=True, stacklevel=4)
     check_usable(methods, settings, examples.rows.shape[-1])
     of_classes = [name for name, method in methods.items() if {*criteria_of(method, settings)} - {"nll"}]
+    two = examples.rows.shape[1] == 2  # of which members of stacking take classes alone
     of_classes += [name for name, method in methods.items() if name == "histogram_binning" or method.most_classes == 2]
+    of_classes += [name for name, method in methods.items() if two and "members" in method.options]
     if examples.labels.ndim == 2 and of_classes:
         raise InputError(f"labels are soft, which {of_classes[0]} does not take: fit by NLL, or give classes")
     return examples, settings

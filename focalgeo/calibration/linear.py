@@ -44,17 +44,14 @@ def fit(
     """
     examples, total = (log_probs, labels, weight), np.sum(weight, dtype=np.float64)
 
-    def summed(function, change):
-        return [sum(parts) for parts in zip(*fits.in_blocks(partial(function, change), *examples), strict=True)]
-
-    (blocks,) = summed(_curvature, start)
+    (blocks,) = fits.summed(partial(_curvature, start), *examples)
     blocks = blocks / total + 2 * (np.eye(ridge.shape[1]) * ridge[:, None, :]).mean(axis=0, keepdims=len(blocks) == 1)
     whitening = [linalg.inv(linalg.cholesky(block)) for block in blocks]  # upper: block = U'U, change = U^-1 v
     whitening = np.broadcast_to(whitening, (len(ridge), *blocks.shape[1:]))
 
     def objective(point):
         change = start + np.einsum("kij,kj->ki", whitening, point.reshape(ridge.shape))
-        nll, slope = summed(_nll_and_slope, change)
+        nll, slope = fits.summed(partial(_nll_and_slope, change), *examples)
         slope = slope / total + 2 * ridge * change
         return nll / total + np.sum(ridge * change**2), np.einsum("kij,ki->kj", whitening, slope).ravel()
 
@@ -66,23 +63,25 @@ def fit(
 def _scores(change, log_probs):
     """Scores, and log-probabilities with 0 where a class cannot be."""
     possible = log_probs > -np.inf
-    inputs = np.where(possible, log_probs, 0).astype(np.float64)
+    inputs, change = np.where(possible, log_probs, 0), change.astype(log_probs.dtype)
     linear = inputs * change[:, 0] if change.shape[1] == 2 else inputs @ change[:, :-1].T
     return np.where(possible, inputs + linear + change[:, -1], maps.FAR), inputs
 
 
 def _nll_and_slope(change, log_probs, labels, weight):
     scores, inputs = _scores(change, log_probs)
-    total = special.logsumexp(scores, axis=1, keepdims=True)
-    nll = weight @ (total[:, 0] - of_label(scores, labels)).astype(np.float64)
-    residual = np.exp(scores - total)
+    largest = scores.max(axis=1, keepdims=True)
+    residual = np.exp(scores - largest)
+    total = residual.sum(axis=1, keepdims=True)
+    nll = (largest + np.log(total))[:, 0] - of_label(scores, labels)
+    residual /= total
     if labels.ndim == 1:
         residual[np.arange(len(labels)), labels] -= 1
     else:
         residual -= labels
     residual *= weight[:, None]
     of_inputs = np.einsum("nk,nk->k", residual, inputs)[:, None] if change.shape[1] == 2 else residual.T @ inputs
-    return nll, np.concatenate([of_inputs, residual.sum(axis=0)[:, None]], axis=1)
+    return nll.astype(np.float64) @ weight, np.concatenate([of_inputs, residual.sum(axis=0)[:, None]], axis=1)
 
 
 def _curvature(change, log_probs, labels, weight):

@@ -51,6 +51,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     for category in (ProbabilityWarning, DataWarning):  # the command has its own lines
         filterwarnings("ignore", category=category)
     (splits, also), out, flags = read_inputs(options), Path(options.out), vars(options)
+    usual = calibration.usual_resamples(*(len(split.logits) for split in splits.values()))
+    options.num_resamples = options.num_resamples or usual
     config, methods, measured = make_config(options, splits, also), options.methods or None, _labelled(splits)
     if options.task == "multilabel" and methods is None:
         methods = ("temperature_scaling", "temperature_scaling_by_group", "focal_temperature_scaling")
