@@ -20,6 +20,7 @@ from focalgeo import checks
 from focalgeo.calibration import metrics
 from focalgeo.calibration.binning import Labels, Reliability, Scalar
 from focalgeo.calibration.clusters import Clusters
+from focalgeo.calibration.maps import namespace
 from focalgeo.calibration.methods import Calibrated
 from focalgeo.trees import at_highest
 from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError, PyTree
@@ -135,12 +136,7 @@ def estimated(
     spread, quantile = student(clusters)
     with np.errstate(all="ignore"):
         low, high = _bias_corrected(draws, value, spread * quantile)
-        return Estimate(value, spread * _space(draws).nanstd(draws, ddof=1), low, high, np.int32(num_examples))
-
-
-def _space(array):
-    """NumPy for arrays on the host, where nothing is compiled, else jax.numpy."""
-    return np if isinstance(array, np.ndarray) else jnp
+        return Estimate(value, spread * namespace(draws).nanstd(draws, ddof=1), low, high, np.int32(num_examples))
 
 
 def student(clusters: Clusters | None) -> tuple[Array | float, Array | float]:
@@ -170,7 +166,7 @@ def _bias_corrected(draws, value, deviations):
     Of squares where 0 is within reach, of logarithms where a positive mean is skewed to the right: asking for more of
     the skewness than its sign would leave out just the samples whose interval is too narrow.
     """
-    space, interval = _space(draws), partial(_normal_interval, deviations=deviations)
+    space, interval = namespace(draws), partial(_normal_interval, deviations=deviations)
     low_square, high_square = interval(draws**2, value**2)
     biased = space.nanmean(draws) - value > space.nanstd(draws) / 2  # a mean, such as the Brier score, is not
     near_zero = biased & (space.nanmin(draws) >= 0) & (low_square <= 0)
@@ -184,7 +180,7 @@ def _bias_corrected(draws, value, deviations):
 
 def _normal_interval(draws, value, deviations):
     # the bias as a mean of differences: where all draws are the value, so are both ends, to the bit
-    space = _space(draws)
+    space = namespace(draws)
     centre, half = value - space.nanmean(draws - value), deviations * space.nanstd(draws, ddof=1)
     return centre - half, centre + half
 
@@ -266,7 +262,7 @@ def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
 
     Source: Higham and Mary, SIAM J. Sci. Comput. 41 (2019), rounding errors of sums grow with sqrt(n).
     """
-    space, difference, eps = _space(first), first - second, jnp.finfo(first.dtype).eps
+    space, difference, eps = namespace(first), first - second, jnp.finfo(first.dtype).eps
     noise = num_terms**0.5 * eps * space.maximum(abs(first), abs(second)) + 8 * eps
     return space.where(abs(difference) <= noise, space.zeros_like(difference), difference)
 
@@ -275,7 +271,7 @@ def compared(
     value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, clusters: Clusters | None = None
 ) -> PairedDifference:
     """The PairedDifference of `paired_bootstrap`, from a difference on the data and its values on the resamples."""
-    space, special = (np, scipy.special) if _space(draws) is np else (jnp, jax.scipy.special)
+    space, special = (np, scipy.special) if namespace(draws) is np else (jnp, jax.scipy.special)
     spread, quantile = student(clusters)
     with np.errstate(all="ignore"):
         stderr = spread * space.nanstd(draws, ddof=1)
