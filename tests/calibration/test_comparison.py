@@ -198,7 +198,7 @@ def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
         left_out = fold == index
         assert any(np.array_equal(rows, logits[~left_out]) and mask.all() for rows, mask in seen)
         shift = found[0].log_probs[left_out] - logits[left_out]
-        assert shift.min() >= 1
+        assert shift.min() > 0.99  # the first fold has 1
         assert np.ptp(shift) < 1e-5
 
 
