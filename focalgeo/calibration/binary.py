@@ -42,6 +42,7 @@ _FLAT = 1e-6  # a slope in nats of columns of size 1, at which a fit counts as c
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
 
 
+@np.errstate(all="ignore")
 def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: Scalar) -> Rows:
     """Log-probabilities of P(1) = sigmoid(square s^2 + a log p - b log(1 - p) + c), with s = log p - log(1 - p).
 
@@ -62,12 +63,13 @@ def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: 
     Source: Platt, Advances in Large Margin Classifiers (1999), of the log-odds as his classifier's output; Kull, Silva
     Filho & Flach, AISTATS 2017, Eq. 3; Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, and probmetrics 1.3.0.
     """
-    columns = _columns(logits)
+    columns = _columns(maps.rows_beside("logits", logits, square, a, b, c))
     space = maps.namespace(columns)
     terms = zip((square, a, b, c), space.moveaxis(columns, -1, 0), strict=True)
     return _certain(logits, _log_probs(sum(space.asarray(number, columns.dtype) * column for number, column in terms)))
 
 
+@np.errstate(all="ignore")
 def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Ascending) -> Rows:
     """Log-probabilities of P(1) = f(s), with f linear in the log-odds s between the thresholds.
 

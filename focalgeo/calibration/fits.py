@@ -11,6 +11,7 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Bool
 from scipy import optimize, special
@@ -113,19 +114,24 @@ def on_host(examples: checks.Examples) -> checks.Examples:
 def in_blocks(function: Callable, *arrays: Array) -> list:
     """The function of blocks of rows, some at once: what it makes of the first array's numbers stays small."""
     rows = max(1, _BLOCK // np.shape(arrays[0])[1])
-    starts = range(0, len(arrays[0]), rows)
+    starts = range(0, max(len(arrays[0]), 1), rows)
     parts = ([np.asarray(array[first : first + rows]) for array in arrays] for first in starts)
+    wide = jax.config.jax_enable_x64
+
+    def of_part(part):
+        with np.errstate(all="ignore"), jax.enable_x64(wide):  # each is of a thread
+            return function(*part)
+
     if len(starts) == 1:
-        return [function(*part) for part in parts]
+        return [of_part(part) for part in parts]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda part: function(*part), parts))
+        return list(pool.map(of_part, parts))
 
 
 def summed(function: Callable, table: Array, *arrays: Array) -> list[np.ndarray]:
     """What the function returns, a tuple, added up over blocks in float64; of small tables it takes float64 numbers."""
     wide = np.float64 if np.size(table) < _LARGE else np.asarray(table).dtype
-    with np.errstate(all="ignore"):
-        parts = in_blocks(lambda rows, *others: function(rows.astype(wide, copy=False), *others), table, *arrays)
+    parts = in_blocks(lambda rows, *others: function(rows.astype(wide, copy=False), *others), table, *arrays)
     return [np.sum(part, axis=0, dtype=np.float64) for part in zip(*parts, strict=True)]
 
 

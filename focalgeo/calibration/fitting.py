@@ -19,6 +19,7 @@ from focalgeo.calibration.search import Grid, GridSearch
 from focalgeo.types import DEFAULT_CRITERIA, Array, InputError
 
 _MOST_FOLDS = 10_000  # fits are made for each
+_OF_MEMBERS = {"criteria": ("nll",), "searches": None, "group": None}  # settings of their fits
 _NUM_FOLDS = 5  # of the examples, where a method needs held-out ones and none are given
 _SETTINGS = {
     "criteria": DEFAULT_CRITERIA,
@@ -187,10 +188,12 @@ def fit_all(methods, examples, settings) -> list[Fitted]:
 
 def _fitted_members(fitted, examples, settings):
     """The members of stacking, as far as they are among what is fitted, and their held-out log-probabilities."""
-    methods, settings = members(examples.rows.shape[-1]), settings | {"criteria": ("nll",), "searches": None}
+    methods, settings = members(examples.rows.shape[-1]), settings | _OF_MEMBERS
     known = {fit.method.name: fit for fit in fitted if fit.criterion in ("nll", None)}
     held_out = settings.get("held_out")
     if held_out is None:
+        if len(examples.labels) < 2:
+            raise InputError("stacking of one example has none to be held out: give two or more")
         fold = folds(examples.labels, min(_NUM_FOLDS, len(examples.labels)), 0)
         held_out = of_members(cross_fit(methods, examples, settings, fold))
     fits_of = [known.get(name) or fit_all({name: method}, examples, settings)[0] for name, method in methods.items()]

@@ -39,11 +39,7 @@ def _of_possible(calibration_map: Callable) -> Callable:
     @functools.wraps(calibration_map)
     def mapped(*numbers, **named):
         rows, *numbers = (named.pop(name), *numbers) if name in named else numbers
-        rows = checks.score_rows(name, rows)
-        if any(isinstance(value, jax.Array) for value in (rows, *numbers, *named.values())):
-            (rows,) = checks.floats(rows)
-        else:
-            rows = np.asarray(rows, jnp.result_type(float) if rows.dtype == np.float64 else np.float32)
+        rows = rows_beside(name, rows, *numbers, *named.values())
         space = namespace(rows)
         with np.errstate(all="ignore"):
             never = (rows == -np.inf) & _has_top(rows)
@@ -56,6 +52,14 @@ def _of_possible(calibration_map: Callable) -> Callable:
 def namespace(array: Array) -> ModuleType:
     """NumPy for an array on the host, where nothing is compiled, else jax.numpy: a map is written once for both."""
     return np if isinstance(array, np.ndarray) else jnp
+
+
+def rows_beside(name: str, rows: object, *numbers: object) -> Array:
+    """Scores [..., classes] as floats: on the host, unless they or one of the numbers are JAX's, traced or not."""
+    rows = checks.score_rows(name, rows)
+    if any(isinstance(value, jax.Array) for value in (rows, *numbers)):
+        return checks.floats(rows)[0]
+    return np.asarray(rows, jnp.result_type(float) if rows.dtype == np.float64 else np.float32)
 
 
 def _constant(array):
@@ -161,7 +165,7 @@ def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Flo
     Source: Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2 (ensemble temperature scaling).
     """
     checks.check_distribution("shares", shares)
-    parts = ensemble_parts(logits, temperature)
+    parts = ensemble_parts(rows_beside("logits", logits, temperature, shares), temperature)
     shares = _shaped("shares", shares, (3,), parts).reshape((3,) + (1,) * (parts.ndim - 1))
     scores = reduce(namespace(parts).logaddexp, parts + namespace(parts).log(shares))
     return normalised_possible(scores, parts[1], top_class(parts[1]))
@@ -201,7 +205,7 @@ def focal_vector_scaling(
     Source: our own; of its parts Komisarenko & Kull, arXiv 2408.11598, section 4.2, and Guo et al., arXiv 1706.04599,
     section 4.2.
     """
-    log_probs = focal_temperature_scaling(logits, gamma, temperature)
+    log_probs = focal_temperature_scaling(rows_beside("logits", logits, scales, biases), gamma, temperature)
     scales = _shaped("scales", scales, log_probs.shape[-1:], log_probs)
     return _shifted(lambda rows: namespace(rows).broadcast_to(scales, rows.shape) * rows, log_probs, biases)
 
@@ -216,7 +220,7 @@ def focal_matrix_scaling(
 
     Source: Guo et al., arXiv 1706.04599, section 4.2, for the matrix.
     """
-    log_probs = focal_temperature_scaling(logits, gamma, temperature)
+    log_probs = focal_temperature_scaling(rows_beside("logits", logits, weights, biases), gamma, temperature)
     weights = _shaped("weights", weights, log_probs.shape[-1:] * 2, log_probs)
     return _shifted(
         lambda rows: rows @ weights.T if namespace(rows) is np else matmul(rows, weights.T), log_probs, biases

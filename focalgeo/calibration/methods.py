@@ -97,7 +97,8 @@ class Fitted(NamedTuple):
     def predict_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
         """Calibrated probabilities [examples, classes] of the logits."""
         log_probs = self.predict_log_proba(logits, group)
-        return maps.namespace(log_probs).exp(log_probs)
+        with np.errstate(under="ignore"):
+            return maps.namespace(log_probs).exp(log_probs)
 
     def calibrated(self, logits: Logits, group: Array | None = None) -> Calibrated:
         """The log-probabilities with the method and criterion that they are from."""
@@ -286,6 +287,7 @@ def _map(calibration_map, *arguments):
     return partial(_applied, calibration_map, arguments)  # no closure, so that what is fitted can be pickled
 
 
+_SHARE = "share_of_"  # and the name of a member
 MEMBERS = (  # of stacking, as far as they take so many classes
     "uncalibrated",
     "temperature_scaling",
@@ -307,12 +309,13 @@ def _fit_stacking(logits, labels, *, criterion, mask, members):
     shares = stacking.mixture_shares(stacking.likelihoods(held_out, labels), weight)
     params = {f"{fit.method.name}.{name}": value for fit in fits for name, value in fit.params.items()}
     params = {name: value for name, value in params.items() if not name.endswith(".converged")}
-    params |= {f"share_of_{fit.method.name}": np.float32(share) for fit, share in zip(fits, shares, strict=True)}
+    params |= {_SHARE + fit.method.name: np.float32(share) for fit, share in zip(fits, shares, strict=True)}
     return params | {"converged": all(fit.admissible for fit in fits)}
 
 
 def _apply_stacking(params, logits):
-    shares = {name: params[f"share_of_{name}"] for name in MEMBERS if f"share_of_{name}" in params}
+    shares = {key.removeprefix(_SHARE): value for key, value in params.items() if key.startswith(_SHARE)}
+    checks.check_distribution("shares", np.array([*shares.values()]))
     numbers = {name: {} for name in shares}
     for key, value in params.items():
         name, _, number = key.partition(".")

@@ -11,16 +11,18 @@ from focalgeo.calibration import maps
 from focalgeo.types import Array
 
 _MOST_STEPS, _GAIN = 2000, 1e-9  # of EM; nats
-_MOST_EXAMPLES = 50_000  # about: so few numbers are settled by them
+_LEAST = 1e-6  # share, below which a member is left out
+_MOST_EXAMPLES = 100_000  # so few numbers are settled by them
 
 
+@np.errstate(under="ignore")
 def mixture_shares(
     likelihoods: Float[Array, "members examples"], weight: Float[Array, " examples"]
 ) -> Float[Array, " members"]:
     """The shares s, which sum to 1, with the least mean of -log sum_m s_m p_m, by expectation maximisation.
 
     The NLL is convex in the shares and falls with each step, from equal ones on, until a step gains less than 1e-9
-    nats. Of more than 100,000 examples one in n is taken. For use on the host, in float64.
+    nats. Of more than 100,000 examples so many are taken at random. For use on the host, in float64.
 
     Args:
         likelihoods: Float [members, examples], the probability that each member gives to the label, or that times any
@@ -29,8 +31,10 @@ def mixture_shares(
 
     Source: Dempster, Laird & Rubin, JRSS B 39 (1977); as stacking, Smyth & Wolpert, Machine Learning 36 (1999).
     """
-    every = max(1, np.shape(likelihoods)[1] // _MOST_EXAMPLES)
-    likelihoods, weight = likelihoods[:, ::every], np.asarray(weight, np.float64)[::every]
+    weight = np.asarray(weight, np.float64)
+    if len(weight) > _MOST_EXAMPLES:
+        some = np.random.default_rng(0).permutation(np.flatnonzero(weight))[:_MOST_EXAMPLES]
+        likelihoods, weight = likelihoods[:, some], weight[some]
     weight = weight / weight.sum()
     shares, last = np.full(len(likelihoods), 1 / len(likelihoods)), np.inf
     for _ in range(_MOST_STEPS):
@@ -39,9 +43,11 @@ def mixture_shares(
         if last - nll < _GAIN:
             break
         shares, last = shares * (likelihoods @ (weight / mixed)), nll
+    shares = np.where(shares < _LEAST, 0, shares)
     return shares / shares.sum()
 
 
+@np.errstate(under="ignore")
 def likelihoods(log_probs: Sequence[Array], labels: Array) -> np.ndarray:
     """What each member gives to the labels, [members, examples], over the largest of the members."""
     if labels.ndim == 1:

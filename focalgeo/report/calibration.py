@@ -106,7 +106,7 @@ for name in [k[9:] for k in c if k.startswith("share_of_")]:
         s = z[..., 1] - z[..., 0]; log_p, log_q = -np.logaddexp(0, -s), -np.logaddexp(0, s)
         p = np.interp(s, c["thresholds"], c["probabilities"]) if "thresholds" in c else None
         v = c["a"] * log_p - c["b"] * log_q + c["c"] if p is None else np.log(p / (1 - p))
-        w = -np.logaddexp(0, np.stack([v, -v], -1))
+        w = np.where(np.isneginf(z), -np.inf, -np.logaddexp(0, np.stack([v, -v], -1)))
     probs = probs + share * np.exp(w - lse(w))
 """
 _BINARY = f"""\

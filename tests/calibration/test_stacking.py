@@ -1,12 +1,14 @@
 """Stacking: its shares against scipy, its saved form, and resamples in parts."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from outputs import outputs
 from scipy import optimize
 
 from focalgeo import calibration
-from focalgeo.calibration import METHODS, fit, read_calibrator, resampling, stacking
+from focalgeo.calibration import METHODS, fit, fits, maps, read_calibrator, resampling, stacking
 from focalgeo.calibration.methods import MEMBERS, Calibrated
 from focalgeo.types import InputError
 
@@ -48,6 +50,45 @@ def test_a_mixture_is_that_of_its_members_and_its_file_gives_it_again(classes, t
     (tmp_path / "calibrator.json").write_text(found.to_json())
     again = read_calibrator(tmp_path / "calibrator.json")
     np.testing.assert_allclose(again.predict_log_proba(logits), found.predict_log_proba(logits), atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [-0.5, 100.0, None])
+def test_a_file_whose_shares_are_none_is_refused(share, tmp_path):
+    found = fit("stacking", *outputs(100, 3))
+    shares = {name: share for name in found.params if name.startswith("share_of_") and share is not None}
+    params = {name: value for name, value in found.params.items() if not name.startswith("share_of_")} | shares
+    (tmp_path / "calibrator.json").write_text(found._replace(params=params).to_json())
+    with pytest.raises(InputError, match=r"cannot read .* shares"):
+        read_calibrator(tmp_path / "calibrator.json")
+
+
+def test_shares_of_soft_labels_and_of_very_many_examples_are_those_of_all():
+    rows = [np.log(np.full((60_000, 5), each)) for each in ([0.9, 0.025, 0.025, 0.025, 0.025], [0.2] * 5)]
+    labels = np.tile([0.1, 0.9, 0, 0, 0], (60_000, 1))
+    np.testing.assert_allclose(stacking.mixture_shares(stacking.likelihoods(rows, labels), labels.ravel()), [0, 1])
+
+
+def test_rows_beside_numbers_of_jax_are_jax_s():
+    """And so have derivatives by them."""
+    logits, ones, zeros = outputs(20, 3)[0], jnp.ones(3), jnp.zeros(3)
+    slopes = jax.grad(lambda scales: maps.focal_vector_scaling(logits, 0.0, 1.0, scales, zeros)[0, 0])(ones)
+    step = 1e-2 * np.eye(3)[0]
+    ends = [
+        maps.focal_vector_scaling(logits, 0.0, 1.0, np.ones(3) + sign * step, np.zeros(3))[0, 0] for sign in (1, -1)
+    ]
+    assert slopes[0] == pytest.approx((ends[0] - ends[1]) / 2e-2, rel=1e-2)
+    assert isinstance(maps.focal_matrix_scaling(logits, 0.0, 1.0, jnp.eye(3), zeros), jax.Array)
+    assert isinstance(maps.ensemble_temperature_scaling(logits, 1.0, jnp.ones(3) / 3), jax.Array)
+
+
+def test_no_rows_give_no_rows_and_blocks_leak_no_warning(monkeypatch):
+    logits, labels = outputs(300, 3)
+    logits[0, (labels[0] + 1) % 3] = -np.inf
+    whole = fit("vector_scaling", logits, labels).predict_log_proba(logits)
+    monkeypatch.setattr(fits, "_BLOCK", 300)
+    found = fit("vector_scaling", logits, labels)  # warnings are errors here
+    np.testing.assert_allclose(found.predict_log_proba(logits), whole, atol=1e-5)
+    assert found.predict_log_proba(logits[:0]).shape == (0, 3)
 
 
 def test_the_held_out_nll_is_no_worse_than_that_of_the_best_member():
