@@ -134,7 +134,7 @@ def fit_logistic(logits, labels, *, criterion, mask, names, forms) -> Params:
     Source: as `logistic_calibration`; the targets are Platt's, section 2.2, for all three.
     """
     logits, labels, weight = (np.asarray(array) for array in (logits, labels, mask))
-    possible = np.isfinite(logits).all(axis=-1) & (weight > 0)  # all other rows say nothing
+    possible = np.isfinite(logits).all(axis=-1)  # all other rows say nothing
     columns = _columns(logits[possible]).astype(np.float64)
     truth, weight = labels[possible] == 1, weight[possible].astype(np.float64)
     total = np.array([weight @ ~truth, weight @ truth])
@@ -147,10 +147,13 @@ def fit_logistic(logits, labels, *, criterion, mask, names, forms) -> Params:
 
 
 def _logistic(columns, target, weight):
-    """The numbers of least NLL, by scipy.optimize: those that multiply the columns, whose shares of 1 are targets."""
+    """The numbers of least NLL, by scipy.optimize: those that multiply the columns, whose shares of 1 are targets.
+
+    Numbers of columns that are 0 are 0.
+    """
     largest = np.abs(columns).max(axis=0, initial=0)
-    largest = np.where(largest > 0, largest, 1)
-    columns, share = columns / largest, weight / weight.sum()
+    some, share = largest > 0, weight / weight.sum()
+    columns = columns[:, some] / largest[some]
 
     def objective(numbers):
         scores = columns @ numbers
@@ -161,8 +164,10 @@ def _logistic(columns, target, weight):
         p = special.expit(columns @ numbers)
         return (columns * (share * p * (1 - p))[:, None]).T @ columns + 1e-12 * np.eye(len(numbers))  # never singular
 
-    fit = optimize.minimize(objective, np.zeros(len(largest)), jac=True, hess=curvature, method="trust-exact")
-    fit.x, fit.success = fit.x / largest, fit.success or np.abs(fit.jac).max() < _FLAT
+    fit = optimize.minimize(objective, np.zeros(some.sum()), jac=True, hess=curvature, method="trust-exact")
+    numbers, fit.success = np.zeros(len(largest)), fit.success or np.abs(fit.jac).max() < _FLAT
+    numbers[some] = fit.x / largest[some]
+    fit.x = numbers
     return fit
 
 

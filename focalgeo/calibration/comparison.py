@@ -184,7 +184,7 @@ def compare(
             need a gamma that is not given, or fewer classes, and by NLL their mixture, "stacking".
         criterion: By which methods are fitted where they can be, compared and chosen, see `choose`. NLL by default: it
             is proper, so no miscalibration improves it, and the same examples settle it sooner than an ECE. By NLL the
-            score test of T = 1 on val decides between the outputs as given and temperature scaling.
+            score test of T = 1 on val decides whether the outputs as given take part.
         criteria: By which methods are fitted beside it; each is a fit of its own in the rows.
         prefer: "least" or "plain", see `choose`.
         metrics: Names in METRICS.
@@ -202,14 +202,15 @@ def compare(
 
     What speaks against the outputs is warned of as DataWarning. A number that is not finite is a RunError.
     """
-    if num_resamples is None:
-        num_resamples = usual_resamples(*(len(split[1]) for split in (val, test) if split))
-    checks.count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
+    if num_resamples is not None:
+        checks.count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
     checks.check_choice("prefer", prefer, PREFERENCES)
     clusters = clusters if isinstance(clusters, tuple) else (clusters, None)
     of_val = _split("val", val, also or {}, 0, clusters[0])
     on_test = None if test is None else _split("test", test, also or {}, 1, clusters[1])
     num_classes = of_val.examples.rows.shape[1]
+    if num_resamples is None:
+        num_resamples = usual_resamples(*(len(split.examples.labels) for split in (of_val, on_test) if split))
     if on_test is not None and on_test.examples.rows.shape[1] != num_classes:
         raise InputError(f"test has another number of classes than the {num_classes} of val: give one classifier's")
     suspected = [

@@ -31,7 +31,7 @@ _MOST_STEPS, _NEAR = 100, 0.1
 _FLAT = 1e-5  # a slope in nats at which a fit counts as converged
 _PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}
 _BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
-_LARGE = 2**22  # numbers of a table from which on its terms are of its own type; sums are float64 always
+_LARGE = 2**22  # numbers of a table from which on its terms, and sums within a block, are of its own type
 _BLOCK = 2**18  # numbers of a table that are worked on at once: they stay in the processor's cache
 # of the descent: gamma and log T less those of the temperature fitted alone
 _STARTS = np.array([*product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])

@@ -30,7 +30,7 @@ class Method(NamedTuple):
 
     fit(logits, labels, *, criterion, mask, <options>) -> params, a dict of arrays; its scalars are shown in reports,
     and "converged", where it is among them, says whether the best values lie inside the range searched. It is handed
-    what has been checked: mask is how often each example counts, and rows that it leaves out are 0.
+    what has been checked: mask is how often each example counts, above 0.
     apply(params, logits) -> log_probs [examples, classes].
     """
 

@@ -1,4 +1,4 @@
-"""Newton's method under jit and vmap: roots of one number in a bracket, and least values.
+"""Newton's method under jit and vmap: roots of one number in a bracket; and a descent of a few numbers.
 
 No root is differentiated through: `implicit_step` gives it its derivatives afterwards.
 """

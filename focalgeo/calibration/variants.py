@@ -2,7 +2,7 @@
 
 They are the `fit` of METHODS: fit(logits, labels, *, criterion, mask, <what the method needs besides>) -> params of the
 map in `maps`. Logits float [examples, K], labels int [examples] and mask, how often each example counts, have been
-checked, and rows that the mask leaves out are 0. Each fits by least NLL, on the host. `start` are params near the best,
+checked; the mask is above 0. Each fits by least NLL, on the host. `start` are params near the best,
 or None; `temperature_fit` and `focal_fit` are the fits of `fits` to these examples.
 """
 
@@ -11,7 +11,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import optimize
 
 from focalgeo.calibration import fits, linear, maps, stacking
 from focalgeo.types import Array
@@ -101,25 +100,14 @@ def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit
         bracket. Shares within 1e-6 nats of the least NLL, and never worse than the temperature alone.
 
     Source: Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2; they minimise over the shares by SLSQP, here it is
-    Newton's method over the uniform share and the share that the temperature has of the rest.
+    expectation maximisation.
     """
     parts = maps.ensemble_parts(np.asarray(logits), temperature_fit.temperature)
     weight = np.asarray(mask) if labels.ndim == 1 else (mask[:, None] * labels).reshape(-1)
     given = stacking.likelihoods(parts, np.asarray(labels))
-
-    def objective(point):
-        """The NLL, but for a constant, of the uniform share and the temperature's share of the rest, and its slopes."""
-        uniform, scaled = point
-        shares = np.array([(1 - uniform) * scaled, (1 - uniform) * (1 - scaled), uniform])
-        by_share = given @ (weight / (shares @ given)) / weight.sum()
-        slopes = np.array([[-scaled, scaled - 1, 1], [1 - uniform, uniform - 1, 0]]) @ by_share
-        return -(weight @ np.log(shares @ given)) / weight.sum(), -slopes
-
-    with np.errstate(all="ignore"):
-        found = optimize.minimize(objective, [1 / 3, 1 / 2], jac=True, bounds=[(0, 1)] * 2, options={"ftol": 1e-14})
-    uniform, scaled = found.x if found.fun < objective([0, 1])[0] else (0.0, 1.0)
-    shares = np.array([(1 - uniform) * scaled, (1 - uniform) * (1 - scaled), uniform], np.float32)
-    converged = np.bool_(temperature_fit.converged and found.success)
+    shares, alone = stacking.mixture_shares(given, weight), np.array([1.0, 0, 0])
+    best = min((alone, shares), key=lambda point: -(weight @ np.log(np.maximum(point @ given, 1e-300))))
+    shares, converged = best.astype(np.float32), temperature_fit.converged
     return {"temperature": temperature_fit.temperature, "shares": shares, "converged": converged}
 
 

@@ -306,9 +306,9 @@ def verdict(run: Run) -> Markup:
             "plainest": "" if plainest in (chosen, AS_TRAINED) else run.fitted_title(plainest).lower(),
             "cost": differences(HELD_OUT, metric, pair=(plainest, chosen)),
         }
-    sentences = [
-        say("on_val", use=run.in_words(chosen), leave=leave, tested=test and test["p_value"] >= LEVEL, **evidence)
-    ]
+    evidence["refused"] = len(entry["refused"]) >= len(fitted)
+    evidence["tested"] = test and test["p_value"] >= LEVEL
+    sentences = [say("on_val", use=run.in_words(chosen), leave=leave, **evidence)]
     if split == HELD_OUT:
         return sentences[0] + " " + say("no_test")
     judged, n = [], 0

@@ -224,3 +224,22 @@ def test_one_curve_is_the_same_by_platt_beta_and_quadratic():
     square = {"a": np.float32(0), "b": numbers["a"], "c": numbers["b"]}
     np.testing.assert_array_equal(apply, beta)
     np.testing.assert_array_equal(apply, METHODS["quadratic_scaling"].apply(square, logits))
+
+
+def test_beta_calibration_of_any_set_has_the_least_nll_of_numbers_of_0_or_more():
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        logits = (rng.normal(size=(150, 2)) * rng.uniform(0.2, 4)).astype(np.float32)
+        labels = (rng.random(150) < rng.choice([0.02, 0.5])).astype(np.int32)
+        params = fit("beta_calibration", logits, labels).params
+        assert min(params["a"], params["b"]) >= 0
+        log_p = np.asarray(jax.nn.log_softmax(logits), float)
+        ones = labels.sum()
+        target = np.where(labels == 1, (ones + 1) / (ones + 2), 1 / (152 - ones))
+
+        def nll(numbers, log_p=log_p, target=target):
+            score = numbers[0] * log_p[:, 1] - numbers[1] * log_p[:, 0] + numbers[2]
+            return np.mean(target * np.logaddexp(0, -score) + (1 - target) * np.logaddexp(0, score))
+
+        best = minimize(nll, [1, 1, 0], bounds=[(0, None), (0, None), (None, None)], options={"ftol": 1e-14})
+        assert nll([float(params[name]) for name in "abc"]) <= best.fun + 1e-5
