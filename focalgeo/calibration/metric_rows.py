@@ -36,8 +36,9 @@ def calibration_rows(
     The interval is the bootstrap's, or Wilson's for a share, cut where the metric's range ends. `pairs` (method,
     against), such as `comparisons` names, have rows of their differences as well: paired, both measured on the same
     resamples, as whether two intervals of single methods overlap says little about it. Accuracy has one only where one
-    of the two may change the predicted class. One program is compiled for each shape of the log-probabilities. A metric that has no meaning on these examples has no row: the accuracy of no confident example,
-    the AUROC where all are right.
+    of the two may change the predicted class. One program is compiled for each shape of the log-probabilities. A metric
+    that has no meaning on these examples has no row: the accuracy of no confident example, the AUROC where all are
+    right.
 
     A number that is not finite is a RunError.
     """
