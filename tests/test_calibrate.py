@@ -71,7 +71,7 @@ def trained(tmp_path_factory):
 def finished(trained, tmp_path_factory):
     """What the command makes of the main job's predictions."""
     out = tmp_path_factory.mktemp("runs") / "mine"
-    assert main([*files_in(trained / "predictions"), f"--out={out}", FEW, "--trained-gamma=3"]) == 0
+    assert main([*files_in(trained / "predictions"), f"--out={out}", FEW, "--trained-gamma=3", "--criteria=ece"]) == 0
     return out
 
 

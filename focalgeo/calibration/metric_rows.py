@@ -193,7 +193,9 @@ def _metric_rows(sample, measured, entries):
     for calibrated, numbers in zip(sample.calibrated, measured, strict=True):
         for name, entry in entries.items():
             of = numbers.values[name], numbers.draws[name]
-            if entry.may_lack and _is_lacking(*of):
+            if _is_lacking(*of):
+                if not entry.may_lack:
+                    finite(Metric(name, np.nan, np.nan, np.nan, len(sample.labels), **_tags(sample, calibrated)))
                 continue
             estimate = resampling.estimated(*of, num_examples=len(sample.labels), clusters=sample.clusters)
             value, stderr, low, high, n = estimate

@@ -97,7 +97,7 @@ CASES = [
         "hostile file",
         "calibrator out of range",
         calibrator(parameters={"gamma": 1, "temperature": -1}),
-        "cannot be applied",
+        "temperature is -1",
     ),
     Call("hostile file", "calibrator of 10^12 classes", calibrator(num_classes=10**12), "num_classes"),
 ]
