@@ -24,8 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from experiments.posthoc import measured, two_classes
 from experiments.posthoc.measured import PLAIN
 from focalgeo import calibration, checks
-from focalgeo.calibration import comparison, fits
-from focalgeo.calibration import methods as of_methods
+from focalgeo.calibration import fits, fitting, stacking
 
 AS_GIVEN, MATRIX = "uncalibrated", "structured_matrix_scaling"
 KEPT = (AS_GIVEN, PLAIN, "focal_temperature_scaling")  # without numbers of each class
@@ -36,7 +35,7 @@ SIZES = (200, 1000, 5000)
 FLOOR = -1e4  # of log-probabilities, where a classifier is surer than float32
 SMALL = ("breast cancer, naive Bayes", "digits, 3 or 8, forest")  # sets
 TRAINED, TESTED = 297, 5000  # examples of digits that a classifier is trained on, and most of test
-Z, STEPS, GAIN = 1.96, 200, 1e-9
+Z = 1.96
 
 
 class HeldOut(NamedTuple):
@@ -54,10 +53,10 @@ class HeldOut(NamedTuple):
 def outputs(val: measured.Half, test: np.ndarray, seed: int) -> dict[str, Any]:
     """Every method's log-probabilities of val by folds, and of test by fits of all of val."""
     named = {name: calibration.METHODS[name] for name in calibration.DEFAULT_METHODS if name not in WITHOUT}
-    methods = of_methods.usable(named, {}, val[0].shape[1])
-    examples, settings = checks.predicted_logits(*val), of_methods.checked_settings({"criteria": ("nll",)})
-    fitted = of_methods.fit_all(methods, examples, settings)
-    crossed = comparison.cross_fit(methods, examples, settings, calibration.folds(val[1], 5, seed))
+    methods = fitting.usable(named, {}, val[0].shape[1])
+    examples, settings = checks.predicted_logits(*val), fitting.checked_settings({"criteria": ("nll",)})
+    fitted = fitting.fit_all(methods, examples, settings)
+    crossed = fitting.cross_fit(methods, examples, settings, calibration.folds(val[1], 5, seed))
     return {
         "names": [fit.method.name for fit in fitted],
         "converged": [fit.converged for fit in fitted],
@@ -107,7 +106,7 @@ def _worse(held, place, plainer):
 
 
 def plainest(held: HeldOut) -> np.ndarray:
-    """`comparison.choose` by normal intervals: the plainest method that no other beats beyond noise."""
+    """The rule before, by normal intervals: the plainest method that no other beats beyond noise."""
     places = np.flatnonzero(held.admitted)
     level, admitted = 0.05 / max(len(places) - 1, 1), []
     for place in places:
@@ -138,24 +137,12 @@ def within(errors: float, held: HeldOut) -> np.ndarray:
     return always(held.names[chosen], held)
 
 
-def shares(gain: np.ndarray) -> np.ndarray:
-    """The weights [methods] of the mixture with the most likely labels, by EM from equal ones."""
-    likelihood = np.exp(gain - gain.max(0))
-    weights, last = np.full(len(gain), 1 / len(gain)), -np.inf
-    for _ in range(STEPS):
-        mixed = weights @ likelihood
-        if np.log(mixed).mean() - last < GAIN:
-            break
-        last = np.log(mixed).mean()
-        weights = weights * (likelihood / mixed).mean(1)
-    return weights
-
-
 def stacked(held: HeldOut, names: Sequence[str] = MEMBERS, lacking: bool = False) -> np.ndarray:
     """A mixture of the probabilities of some methods; `lacking`: also of those that val lacks a class for."""
     places = [at for at, name in enumerate(held.names) if name in names and (lacking or held.admitted[at])]
     weights = np.zeros(len(held.names))
-    weights[places] = shares(held.gain[places])
+    gain = held.gain[places]
+    weights[places] = stacking.mixture_shares(np.exp(gain - gain.max(0)), np.ones(gain.shape[1]))
     return weights
 
 

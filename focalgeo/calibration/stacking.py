@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import reduce
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -47,6 +46,12 @@ def mixture_shares(
     return shares / shares.sum()
 
 
+def fitted_shares(log_probs: Sequence[Array], labels: Array, weight: Array) -> np.ndarray:
+    """`mixture_shares` of members by their log-probabilities [examples, classes]; labels may be soft."""
+    weight = weight if labels.ndim == 1 else (weight[:, None] * labels).reshape(-1)
+    return mixture_shares(likelihoods(log_probs, labels), weight)
+
+
 @np.errstate(under="ignore")
 def likelihoods(log_probs: Sequence[Array], labels: Array) -> np.ndarray:
     """What each member gives to the labels, [members, examples], over the largest of the members."""
@@ -62,7 +67,7 @@ def likelihoods(log_probs: Sequence[Array], labels: Array) -> np.ndarray:
 def mixed(log_probs: Sequence[Float[Array, "*batch classes"]], shares: Array) -> Float[Array, "*batch classes"]:
     """Log-probabilities of sum_m shares_m p_m, normalised, from those of each member."""
     parts = [member + np.log(share) for member, share in zip(log_probs, np.asarray(shares), strict=True) if share > 0]
-    space = np if isinstance(parts[0], np.ndarray) else jnp
+    space = maps.namespace(parts[0])
     parts = [part.astype(log_probs[0].dtype) for part in parts]
     largest = reduce(space.maximum, parts)
     largest = space.where(largest > -np.inf, largest, 0)
