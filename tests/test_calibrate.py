@@ -26,6 +26,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parent.parent
 FEW = "--num-resamples=100"
+WITH_SEARCH = (FEW, "--trained-gamma=3", "--criteria=ece")
 NAMES = ("temperature_scaling", "focal_temperature_scaling")
 
 
@@ -71,7 +72,7 @@ def trained(tmp_path_factory):
 def finished(trained, tmp_path_factory):
     """What the command makes of the main job's predictions."""
     out = tmp_path_factory.mktemp("runs") / "mine"
-    assert main([*files_in(trained / "predictions"), f"--out={out}", FEW, "--trained-gamma=3", "--criteria=ece"]) == 0
+    assert main([*files_in(trained / "predictions"), f"--out={out}", *WITH_SEARCH]) == 0
     return out
 
 
@@ -138,7 +139,7 @@ def test_the_folder_holds_the_probabilities_of_the_calibrator_and_of_the_snippet
 
 
 def test_the_same_command_may_run_again_and_another_may_not(trained, finished, capsys):
-    command = [*files_in(trained / "predictions"), f"--out={finished}", FEW, "--trained-gamma=3"]
+    command = [*files_in(trained / "predictions"), f"--out={finished}", *WITH_SEARCH]
     before, page = records.read_rows(finished), (finished / "report.html").read_text()
     assert main([*command, "--seed=1"]) == 2
     assert "seed: 0 there, 1 here); choose another" in capsys.readouterr().err
