@@ -5,8 +5,9 @@ Brackets keep the fits from diverging.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from typing import NamedTuple
@@ -15,6 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 from scipy import optimize, special
+from threadpoolctl import threadpool_limits
 
 from focalgeo import checks
 from focalgeo.calibration import maps
@@ -32,7 +34,8 @@ _FLAT = 1e-5  # a slope in nats at which a fit counts as converged
 _PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}
 _BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
 _LARGE = 2**22  # numbers of a table from which on its terms, and sums within a block, are of its own type
-_BLOCK = 2**18  # numbers of a table that are worked on at once: they stay in the processor's cache
+_BLOCK = 2**16  # numbers of a table that are worked on at once: they stay in the processor's cache
+_FEWEST_ROWS = 8  # of a block
 # of the descent: gamma and log T less those of the temperature fitted alone
 _STARTS = np.array([*product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
 _START_EXAMPLES = 1000  # at least, on which the starts are compared
@@ -111,9 +114,19 @@ def on_host(examples: checks.Examples) -> checks.Examples:
     return examples if counted.all() else checks.Examples(*(array[counted] for array in examples))
 
 
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """As a decorator: NumPy's and SciPy's products in one thread, as the blocks of `in_blocks` are in several.
+
+    Of small products OpenBLAS's own threads wait for each other longer than they work.
+    """
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
 def in_blocks(function: Callable, *arrays: Array) -> list:
     """The function of blocks of rows, some at once: what it makes of the first array's numbers stays small."""
-    rows = max(1, _BLOCK // np.shape(arrays[0])[1])
+    rows = max(_FEWEST_ROWS, _BLOCK // np.shape(arrays[0])[1])
     starts = range(0, max(len(arrays[0]), 1), rows)
     parts = ([np.asarray(array[first : first + rows]) for array in arrays] for first in starts)
     wide = jax.config.jax_enable_x64
@@ -200,20 +213,13 @@ def temperature_score_test(
     return score_test(*examples, Clusters.of(clusters, examples.labels, weights))
 
 
-@np.errstate(under="ignore")
 def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     """`temperature_score_test` of what has been checked."""
-    scores, weight = np.asarray(logits, np.float64), np.asarray(weight, np.float64)
-    scores = scores - scores.max(axis=1, keepdims=True)
-    probs = np.exp(scores)
-    probs /= probs.sum(axis=1, keepdims=True)
-    scores = np.where(scores == -np.inf, 0, scores)  # of p = 0
-    mean = (probs * scores).sum(axis=1)  # of a less its largest: equal logits give 0 exactly
-    variance = (probs * (scores - mean[:, None]) ** 2).sum(axis=1)
-    true = np.take_along_axis(scores, np.asarray(labels)[:, None], axis=1)[:, 0]
-    score, information = float(weight @ (true - mean)), float(weight @ variance)
+    weight = np.asarray(weight, np.float64)
+    slope, variance = np.concatenate(in_blocks(_score_terms, logits, labels), axis=1)
+    score, information = float(weight @ slope), float(weight @ variance)
     if clusters is not None:
-        parts = np.bincount(clusters.index, weight * (true - mean))
+        parts = np.bincount(clusters.index, weight * slope)
         information = float(parts @ parts) * float(clusters.spread) ** 2
     statistic = math.copysign(math.inf, score) if score else 0.0
     if information > 0:
@@ -222,6 +228,17 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     if clusters is not None:
         p_value = 2 * float(special.stdtr(clusters.worth - 1, -abs(statistic)))
     return ScoreTest(statistic, p_value, float(weight.sum()))
+
+
+def _score_terms(logits, labels):
+    """Of each row a_y - E a and Var a, in float64; a less its largest, so that equal logits give 0 exactly."""
+    scores = np.asarray(logits, np.float64)
+    scores = scores - scores.max(axis=1, keepdims=True)
+    probs = np.exp(scores)
+    probs /= probs.sum(axis=1, keepdims=True)
+    scores = np.where(scores == -np.inf, 0, scores)  # of p = 0
+    mean = (probs * scores).sum(axis=1)
+    return np.stack([of_label(scores, np.asarray(labels)) - mean, (probs * (scores - mean[:, None]) ** 2).sum(axis=1)])
 
 
 def fit_focal_temperature(
@@ -270,9 +287,9 @@ def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
         points += [np.array([float(start[0]), math.log(start[1])])]
     best = min(points, key=lambda point: _focal_nll(point, *some)[0])
     if every == 1 or start is None:
-        best = optimize.minimize(_focal_nll, best, some, "L-BFGS-B", True, bounds=_BOX, options=_PRECISE).x
-    best = best if every == 1 else _polished(best, some, all_of_them)
-    value, gradient = _focal_nll(best, *all_of_them)
+        best, value, gradient = _descended(best, some)
+    if every > 1:
+        best, value, gradient = _polished(best, some, all_of_them)
     if not value < float(alone.nll):
         best, (value, gradient) = first, _focal_nll(first, *all_of_them)
     at_bound = bool((best <= _BOX[:, 0] + AT_EDGE).any() or (best >= _BOX[:, 1] - AT_EDGE).any())
@@ -288,20 +305,26 @@ def _focal_nll(point, logits, labels, weight):
     return nll, np.array(slopes)
 
 
+def _descended(point, examples):
+    """Where L-BFGS-B ends, with the NLL and its gradient there."""
+    found = optimize.minimize(_focal_nll, point, examples, "L-BFGS-B", True, bounds=_BOX, options=_PRECISE)
+    return found.x, found.fun, found.jac
+
+
 def _polished(point, some, all_of_them):
     """Newton's steps on all examples with the curvature of some, by differences; L-BFGS-B where these do not settle."""
     shift = 1e-4 * np.eye(2)
     ahead, behind = ([_focal_nll(point + sign * step, *some)[1] for step in shift] for sign in (1, -1))
     curvature = (np.array(ahead) - np.array(behind)) / 2e-4
     for _ in range(_MOST_POLISHES):
-        slope = _focal_nll(point, *all_of_them)[1]
-        if np.abs(slope).max() < _FLAT / 4:
-            return point
+        value, slope = _focal_nll(point, *all_of_them)
+        if np.abs(slope).max() < _FLAT / 2:
+            return point, value, slope
         step = np.linalg.lstsq(curvature + curvature.T, -2 * slope, rcond=1e-9)[0]
         if not (np.abs(step).max() < 0.5 and (_BOX[:, 0] < point + step).all() and (point + step < _BOX[:, 1]).all()):
             break
         point = point + step
-    return optimize.minimize(_focal_nll, point, all_of_them, "L-BFGS-B", True, bounds=_BOX, options=_PRECISE).x
+    return _descended(point, all_of_them)
 
 
 def _focal_sums(gamma, log_temperature, logits, labels, weight):
@@ -336,7 +359,8 @@ def _focal_weights(scores, gamma):
     q /= (1 + of_others)[:, None]
     others[rows, top] = 0
     mean = np.einsum("nk,nk->n", q, others)
-    complement, log_complement = 1 - q, np.log1p(-q)
+    complement = 1 - q  # q is 1/2 at most, but for the top class, which has its own below
+    log_complement = np.log(complement)
     ratio = -q * log_q / complement
     q[rows, top], complement[rows, top] = special.expit(log_odds), special.expit(-log_odds)
     log_complement[rows, top] = maps.log_sigmoid(-log_odds)

@@ -152,6 +152,7 @@ def _checked(methods, logits, labels, settings, mask, weights):
     return examples, settings
 
 
+@fits.one_blas_thread()
 def fit_all(methods, examples, settings) -> list[Fitted]:
     """`fit_methods` of what has been checked: what several methods need is computed here, once."""
     plan = [
@@ -253,6 +254,7 @@ def folds(labels: Array, num_folds: int, seed: int, *, clusters: Array | None = 
     return fold if clusters is None else fold[clusters.index]
 
 
+@fits.one_blas_thread()
 def cross_fit(
     methods: Mapping[str, Method], examples: checks.Examples, settings: Mapping[str, Any], fold: np.ndarray
 ) -> list[Calibrated]:
@@ -265,18 +267,14 @@ def cross_fit(
     rows, group = np.asarray(examples.rows), settings.get("group")
     group = None if group is None else np.asarray(group)
 
-    def of_fold(index):
+    calibrated: list[Calibrated] = []
+    for index in range(fold.max() + 1):
         inside = fold == index
         others = examples._replace(weight=np.where(inside, 0, examples.weight))
         fitted = fit_all(single, others, settings | {"searches": None})
-        return fitted, [fit.applied(rows[inside], group if group is None else group[inside]) for fit in fitted]
-
-    fits_of, held_out = zip(*map(of_fold, range(fold.max() + 1)), strict=True)
-    place = np.argsort(np.argsort(fold, kind="stable"))  # of each example among the folds one after another
-    calibrated = [
-        Calibrated(fit.method, fit.criterion, np.concatenate(parts)[place])
-        for fit, *parts in zip(fits_of[0], *held_out, strict=True)
-    ]
+        calibrated = calibrated or [Calibrated(fit.method, fit.criterion, np.empty_like(rows)) for fit in fitted]
+        for fit, held_out in zip(fitted, calibrated, strict=True):
+            held_out.log_probs[inside] = fit.applied(rows[inside], group if group is None else group[inside])
     mixtures = [method for name, method in methods.items() if name not in single]
     return calibrated + [
         Calibrated(method, "nll", _stacked(of_members(calibrated), examples, fold)) for method in mixtures

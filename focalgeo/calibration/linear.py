@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy import linalg, optimize, special
+from scipy import optimize, special
 
 from focalgeo.calibration import fits, maps
 from focalgeo.calibration.binning import of_label
 from focalgeo.types import Array
 
-_PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 500, "maxcor": 20}
+_PRECISE = {"ftol": 1e-9, "gtol": 1e-5, "maxiter": 500, "maxcor": 20}
 _FLAT = 1e-4  # a slope in nats of whitened variables at which a fit counts as converged
 
 
@@ -46,7 +46,7 @@ def fit(
 
     (blocks,) = fits.summed(partial(_curvature, start), *examples)
     blocks = blocks / total + 2 * (np.eye(ridge.shape[1]) * ridge[:, None, :]).mean(axis=0, keepdims=len(blocks) == 1)
-    whitening = [linalg.inv(linalg.cholesky(block)) for block in blocks]  # upper: block = U'U, change = U^-1 v
+    whitening = np.linalg.inv(np.linalg.cholesky(blocks)).swapaxes(1, 2)  # block = LL', change = L'^-1 v
     whitening = np.broadcast_to(whitening, (len(ridge), *blocks.shape[1:]))
 
     def objective(point):

@@ -9,24 +9,27 @@ from jaxtyping import Float
 from focalgeo.calibration import maps
 from focalgeo.types import Array
 
-_MOST_STEPS, _GAIN = 2000, 1e-9  # of EM; nats
+MOST_STEPS, _GAIN = 200, 1e-9  # of EM; nats
 _LEAST = 1e-6  # share, below which a member is left out
 _MOST_EXAMPLES = 100_000  # so few numbers are settled by them
 
 
 @np.errstate(under="ignore")
 def mixture_shares(
-    likelihoods: Float[Array, "members examples"], weight: Float[Array, " examples"]
+    likelihoods: Float[Array, "members examples"], weight: Float[Array, " examples"], most_steps: int = MOST_STEPS
 ) -> Float[Array, " members"]:
     """The shares s, which sum to 1, with the least mean of -log sum_m s_m p_m, by expectation maximisation.
 
     The NLL is convex in the shares and falls with each step, from equal ones on, until a step gains less than 1e-9
-    nats. Of more than 100,000 examples so many are taken at random. For use on the host, in float64.
+    nats or `most_steps` are made. After 200 members that are much alike may still be nearer to equal shares than at
+    the least NLL, which does other examples no harm. Of more than 100,000 examples so many are taken at random. For use
+    on the host, in float64.
 
     Args:
         likelihoods: Float [members, examples], the probability that each member gives to the label, or that times any
             number above 0 of the example.
         weight: Float [examples], how often each example counts.
+        most_steps: Of the EM.
 
     Source: Dempster, Laird & Rubin, JRSS B 39 (1977); as stacking, Smyth & Wolpert, Machine Learning 36 (1999).
     """
@@ -36,7 +39,7 @@ def mixture_shares(
         likelihoods, weight = likelihoods[:, some], weight[some]
     weight = weight / weight.sum()
     shares, last = np.full(len(likelihoods), 1 / len(likelihoods)), np.inf
-    for _ in range(_MOST_STEPS):
+    for _ in range(most_steps):
         mixed = np.maximum(shares @ likelihoods, np.finfo(np.float64).tiny)
         nll = -float(weight @ np.log(mixed))
         if last - nll < _GAIN:

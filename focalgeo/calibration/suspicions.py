@@ -12,12 +12,14 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.special import softmax, xlogy
 
+from focalgeo.calibration import fits
 from focalgeo.types import Array
 
 _MOST_CLASSES = 2000  # whose table of confusion is made
 _SHOWN = 20  # columns that a sentence lists
 _LOG_CHANCE = math.log(1e-4)
-_ERRORS, _LEAST_INFORMED = 4.0, 3.0  # standard errors
+_ERRORS, _LEAST_INFORMED = 4.0, 2.0  # standard errors
+_ROUNDING = 1e-20  # a variance of probabilities that is none
 
 
 def of_split(name: str, logits: Array, labels: Array, weights: Array, *, clustered: bool) -> Iterator[str]:
@@ -29,9 +31,8 @@ def of_split(name: str, logits: Array, labels: Array, weights: Array, *, cluster
             f"Weights of {name} sum to {total:.4g} for {n:,} rows, and count as numbers of rows: intervals and fits are"
             " those of so few. Of importances give such whose mean is 1."
         )
-    with np.errstate(under="ignore"):
-        probs, predicted = softmax(logits.astype(np.float64), axis=1), logits.argmax(axis=1)
-    right, at_chance = predicted == labels, informed(probs, labels) < _LEAST_INFORMED
+    predicted, (confidence, errors) = logits.argmax(axis=1), informed(logits, labels)
+    right, at_chance = predicted == labels, errors < _LEAST_INFORMED
     order = permutation(predicted, labels, classes) if classes <= _MOST_CLASSES else np.arange(classes)
     moved = np.flatnonzero(order != np.arange(classes))
     if moved.size:
@@ -50,7 +51,7 @@ def of_split(name: str, logits: Array, labels: Array, weights: Array, *, cluster
         yield f"{what}: {f'the predicted class is always {predicted[0]}' if always else why}."
     if clustered:
         return
-    together, by_chance = neighbours(right, probs.max(axis=1), labels), 1 / math.sqrt(n)
+    together, by_chance = neighbours(right, confidence, labels), 1 / math.sqrt(n)
     if together > _ERRORS * by_chance:
         yield (
             f"Neighbouring rows of {name} are right and wrong together (correlation {together:.2f}, by chance"
@@ -59,18 +60,25 @@ def of_split(name: str, logits: Array, labels: Array, weights: Array, *, cluster
         )
 
 
-def informed(probs: Array, labels: Array) -> float:
-    """By how many standard errors the mean probability of the label is more than that of labels in random order.
+def informed(logits: Array, labels: Array) -> tuple[np.ndarray, float]:
+    """Confidences [examples], and by how many standard errors p of the label is more than that of shuffled labels.
 
     Exact are the mean and the variance over all orders, which doubly centred probabilities give.
 
     Source: Hoeffding, Ann. Math. Stat. 22 (1951), the combinatorial central limit theorem.
     """
-    shares = np.bincount(labels, minlength=probs.shape[1]) / len(labels)
-    centred = probs - probs.mean(axis=0)
-    centred -= (centred @ shares)[:, None]
-    variance = float((centred**2).sum(axis=0) @ shares) / (len(labels) - 1)
-    return float(centred[np.arange(len(labels)), labels].sum()) / math.sqrt(max(variance, 1e-30))
+    shares = np.bincount(labels, minlength=logits.shape[1]) / len(labels)
+
+    def of_rows(logits, labels):
+        probs = softmax(logits.astype(np.float64), axis=1)
+        true = probs[np.arange(len(labels)), labels]
+        return probs.sum(axis=0), np.stack([probs.max(axis=1), true, probs @ shares, probs**2 @ shares])
+
+    sums, numbers = zip(*fits.in_blocks(of_rows, logits, labels), strict=True)
+    n, (confidence, true, by_row, squares) = len(labels), np.concatenate(numbers, axis=1)
+    mean = sum(sums) / n
+    variance = (squares - mean**2 @ shares - (by_row - mean @ shares) ** 2).sum() * n / max(n - 1, 1)
+    return confidence, float((true - mean @ shares).sum()) / math.sqrt(max(variance, n * _ROUNDING))
 
 
 def permutation(predicted: Array, labels: Array, classes: int) -> np.ndarray:

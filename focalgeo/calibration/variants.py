@@ -19,8 +19,7 @@ Params = dict[str, Array]
 
 MOST_MATRIX_CLASSES = 200  # a fit of 10,000 examples takes 3 s on two shared cores: it grows with their square
 
-_GAIN = {"float32": 1e-9, "float64": 1e-14}  # nats: no further step of the shares where the last promised less
-_CONVERGED = 1000  # times that
+_MOST_STEPS = 2000  # of EM, for shares at the least NLL
 _ROUNDING = 64  # eps, by which log-odds that are equal may differ after two ways of computing them
 
 
@@ -105,7 +104,7 @@ def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit
     parts = maps.ensemble_parts(np.asarray(logits), temperature_fit.temperature)
     weight = np.asarray(mask) if labels.ndim == 1 else (mask[:, None] * labels).reshape(-1)
     given = stacking.likelihoods(parts, np.asarray(labels))
-    shares, alone = stacking.mixture_shares(given, weight), np.array([1.0, 0, 0])
+    shares, alone = stacking.mixture_shares(given, weight, _MOST_STEPS), np.array([1.0, 0, 0])
     best = min((alone, shares), key=lambda point: -(weight @ np.log(np.maximum(point @ given, 1e-300))))
     shares, converged = best.astype(np.float32), temperature_fit.converged
     return {"temperature": temperature_fit.temperature, "shares": shares, "converged": converged}

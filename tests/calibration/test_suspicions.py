@@ -123,3 +123,14 @@ def test_compare_warns_of_it_and_keeps_it():
     assert [str(each.message) for each in caught if each.category is DataWarning] == swapped.suspicions
     assert "logits[:, [1, 0, 2]]" in swapped.suspicions[0]
     assert len(found.suspicions) == 1
+
+
+def test_standard_errors_are_those_of_labels_in_random_order():
+    rng = np.random.default_rng(0)
+    logits, labels = outputs(200, 4)
+    confidence, _ = suspicions.informed(logits, labels)
+    shuffled = np.array([suspicions.informed(logits, rng.permutation(labels))[1] for _ in range(400)])
+    assert abs(shuffled.mean()) < 0.2
+    assert 0.9 < shuffled.std() < 1.1
+    probs = np.exp(logits.astype(np.float64))
+    np.testing.assert_allclose(confidence, (probs / probs.sum(axis=1, keepdims=True)).max(axis=1), rtol=1e-6)

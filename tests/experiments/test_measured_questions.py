@@ -243,6 +243,19 @@ def test_outputs_of_two_classes_are_the_classifiers_log_odds(name):
         np.testing.assert_allclose(np.clip(log_odds, *np.log([1 / 200, 200])), np.log(p / (1 - p)), atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("truths", "temperature, 3 classes"), ("calibrated", "calibrated, 10 classes")]
+)
+def test_the_rules_give_their_stored_rows_again(kind, name):
+    rows = question.stored(posthoc.QUESTION.folder)["rules"]
+    stored = [row for row in rows if (row["set"], row["examples"], row["seed"]) == (name, 200, 0)]
+    (made,) = choice.of_set(kind, name, choice.sets({})[kind, name].splits, 200, [0])
+    for rule, numbers in made["rules"].items():
+        np.testing.assert_allclose(numbers[0], stored[0]["rules"][rule][0], atol=2e-4)
+    for method, nll in made["nll"].items():
+        np.testing.assert_allclose(nll, stored[0]["nll"][method], atol=2e-4)
+
+
 def test_the_table_of_two_classes_holds_the_choice_against_scikit_learns_best():
     nll = {"platt_scaling": 0.2, "uncalibrated": 0.5, "scikit-learn sigmoid": 0.3, "scikit-learn isotonic": 0.9}
     runs = [
