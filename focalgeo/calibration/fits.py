@@ -29,18 +29,19 @@ TEMPERATURE_BRACKET = (0.01, 100.0)
 AT_EDGE = 1e-4  # of gamma or log T: no further inside a bracket is its end
 
 _GAIN = 1e-12  # nats: no further Newton step where the last promised less
+_NEAR_ENOUGH = 1e-7  # nats: the same for a fold's fit
 _MOST_STEPS, _NEAR = 100, 0.1
 _FLAT = 1e-5  # a slope in nats at which a fit counts as converged
 _PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}
 _BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
 _LARGE = 2**22  # numbers of a table from which on its terms, and sums within a block, are of its own type
-_BLOCK = 2**16  # numbers of a table that are worked on at once: they stay in the processor's cache
+_BLOCK = 2**17  # numbers of a table that are worked on at once: they stay in the processor's cache
 _FEWEST_ROWS = 8  # of a block
+_KEPT = 2**25 - 2**16  # bytes, a little less than glibc's largest threshold
 # of the descent: gamma and log T less those of the temperature fitted alone
-_STARTS = np.array([*product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
-_START_EXAMPLES = 1000  # at least, on which the starts are compared
-_FEWEST_FIRST, _MOST_FIRST = 2000, 2**20  # examples at least, numbers about, of a first fit where there are many
-_MOST_POLISHES = 6
+_STARTS = np.array([(0.0, 0.0), *product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
+_START_EXAMPLES, _START_NUMBERS = 1000, 2**21  # at least, and at most, on which the starts are compared
+_MOST_SCORES, _LONGEST = 12, 1.0  # steps of Fisher's scoring; of gamma or log T in one
 
 
 class CalibrationFit(NamedTuple):
@@ -137,6 +138,7 @@ def in_blocks(function: Callable, *arrays: Array) -> list:
 
     if len(starts) == 1:
         return [of_part(part) for part in parts]
+    np.empty(_KEPT, np.uint8)  # freed at once: glibc then keeps what blocks free, in place of asking for it anew
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(of_part, parts))
 
@@ -271,60 +273,58 @@ def fit_focal_temperature(
 def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
     """`fit_focal_temperature` of what has been checked, from the fit of the temperature alone.
 
-    `start` is a pair (gamma, T) near the best. Of many examples a part is fitted first, and then all from there.
+    `start` is a pair (gamma, T) near the best; the fit then ends where less than 1e-7 nats are left.
     """
-    numbers = len(labels) * np.shape(logits)[1]
-    every = max(1, min(len(labels) // _FEWEST_FIRST, numbers // _MOST_FIRST))
-    some, all_of_them = (logits[::every], labels[::every], weight[::every]), (logits, labels, weight)
-    first = np.array([float(alone.gamma), math.log(alone.temperature)])
-    points = [first]
+    first, examples = np.array([float(alone.gamma), math.log(alone.temperature)]), (logits, labels, weight)
     if start is None:
-        few = max(1, len(labels) // _START_EXAMPLES)
-        starts = np.clip(first + _STARTS, *_BOX.T)
-        values = [_focal_nll(point, logits[::few], labels[::few], weight[::few])[0] for point in starts]
-        points += [starts[int(np.argmin(values))]]
+        every = max(1, len(labels) // _START_EXAMPLES, np.size(logits) // _START_NUMBERS)
+        few, starts = [array[::every] for array in examples], np.clip(first + _STARTS, *_BOX.T)
+        begin = starts[int(np.argmin([_focal_terms(point, *few)[0] for point in starts]))]
     else:
-        points += [np.array([float(start[0]), math.log(start[1])])]
-    best = min(points, key=lambda point: _focal_nll(point, *some)[0])
-    if every == 1 or start is None:
-        best, value, gradient = _descended(best, some)
-    if every > 1:
-        best, value, gradient = _polished(best, some, all_of_them)
+        begin = np.array([float(start[0]), math.log(start[1])])
+    best, value, gradient = _scored(begin, examples, _GAIN if start is None else _NEAR_ENOUGH)
     if not value < float(alone.nll):
-        best, (value, gradient) = first, _focal_nll(first, *all_of_them)
+        best, (value, gradient, _) = first, _focal_terms(first, *examples)
     at_bound = bool((best <= _BOX[:, 0] + AT_EDGE).any() or (best >= _BOX[:, 1] - AT_EDGE).any())
     at_bound |= bool(alone.at_bound) and best[0] == 0
     numbers = np.array([best[0], math.exp(best[1]), value], np.asarray(logits).dtype)
     return CalibrationFit(*numbers, np.bool_(np.abs(gradient).max() < _FLAT and not at_bound), np.bool_(at_bound))
 
 
-def _focal_nll(point, logits, labels, weight):
-    """The mean NLL of the focal map at (gamma, log T), and its gradient."""
+def _focal_terms(point, logits, labels, weight):
+    """Mean NLL of the focal map at (gamma, log T), its gradient, and Fisher's information: near the curvature."""
     (sums,) = summed(partial(_focal_sums, *point), logits, labels, weight)
-    nll, *slopes = sums / np.sum(weight, dtype=np.float64)
-    return nll, np.array(slopes)
+    nll, *slopes, of_gamma, mixed, of_log_temperature = sums / np.sum(weight, dtype=np.float64)
+    return nll, np.array(slopes), np.array([[of_gamma, mixed], [mixed, of_log_temperature]])
 
 
-def _descended(point, examples):
-    """Where L-BFGS-B ends, with the NLL and its gradient there."""
-    found = optimize.minimize(_focal_nll, point, examples, "L-BFGS-B", True, bounds=_BOX, options=_PRECISE)
-    return found.x, found.fun, found.jac
+def _scored(point, examples, gain):
+    """The best point in the box, its NLL and gradient, by Fisher's scoring until a step promises less than `gain`.
 
-
-def _polished(point, some, all_of_them):
-    """Newton's steps on all examples with the curvature of some, by differences; L-BFGS-B where these do not settle."""
-    shift = 1e-4 * np.eye(2)
-    ahead, behind = ([_focal_nll(point + sign * step, *some)[1] for step in shift] for sign in (1, -1))
-    curvature = (np.array(ahead) - np.array(behind)) / 2e-4
-    for _ in range(_MOST_POLISHES):
-        value, slope = _focal_nll(point, *all_of_them)
-        if np.abs(slope).max() < _FLAT / 2:
+    Where the model is wrong the information is not the curvature: what the last step showed of that corrects it. Where
+    the steps do not settle, L-BFGS-B goes on.
+    """
+    value, last, step = np.inf, None, None
+    for _ in range(_MOST_SCORES):
+        before, (value, slope, curvature) = value, _focal_terms(point, *examples)
+        if step is not None:
+            missed = slope - last - curvature @ step
+            along = missed @ step
+            curvature = curvature + np.outer(missed, missed) / along if along else curvature
+        free = ~(((point <= _BOX[:, 0]) & (slope > 0)) | ((point >= _BOX[:, 1]) & (slope < 0)))
+        step = np.linalg.lstsq(np.where(free & free[:, None], curvature, 0), -slope * free, rcond=1e-9)[0]
+        promised = -(slope @ step) / 2
+        if np.abs(slope * free).max() < _FLAT / 10 or 0 <= promised < gain:
             return point, value, slope
-        step = np.linalg.lstsq(curvature + curvature.T, -2 * slope, rcond=1e-9)[0]
-        if not (np.abs(step).max() < 0.5 and (_BOX[:, 0] < point + step).all() and (point + step < _BOX[:, 1]).all()):
+        if promised < 0 or value > before:
             break
-        point = point + step
-    return _descended(point, all_of_them)
+        step = np.clip(point + step * min(1, _LONGEST / np.abs(step).max()), *_BOX.T) - point
+        point, last = point + step, slope
+    found = optimize.minimize(
+        lambda point: _focal_terms(point, *examples)[:2], point, (), "L-BFGS-B", True, bounds=_BOX, options=_PRECISE
+    )
+    print("lbfgs", found.nfev)
+    return found.x, found.fun, found.jac
 
 
 def _focal_sums(gamma, log_temperature, logits, labels, weight):
@@ -336,11 +336,13 @@ def _focal_sums(gamma, log_temperature, logits, labels, weight):
     nll = (largest + np.log(total))[:, 0] - of_label(log_weights, labels)
     probs /= total
 
-    def slope(change):
-        mean = np.einsum("nk,nk->n", probs, np.where(probs > 0, change, 0))
-        return (mean - of_label(change, labels)).astype(np.float64) @ weight
-
-    return (np.array([nll.astype(np.float64) @ weight, slope(by_gamma), slope(by_log_temperature)]),)
+    weighted = [probs * change for change in (by_gamma, by_log_temperature)]  # 0 where p is 0: changes are finite
+    means = [part.sum(axis=1) for part in weighted]
+    slopes = [means[0] - of_label(by_gamma, labels), means[1] - of_label(by_log_temperature, labels)]
+    pairs = (weighted[0], by_gamma), (weighted[0], by_log_temperature), (weighted[1], by_log_temperature)
+    products = means[0] ** 2, means[0] * means[1], means[1] ** 2
+    information = [np.einsum("nk,nk->n", *pair) - product for pair, product in zip(pairs, products, strict=True)]
+    return (np.array([nll, *slopes, *information], np.float64) @ weight,)
 
 
 def _focal_weights(scores, gamma):
