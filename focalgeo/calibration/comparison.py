@@ -243,7 +243,8 @@ def compare(
     )
     fold = fitting.folds(of_val.examples.labels, num_folds, seed, clusters=of_val.clusters and of_val.clusters.index)
     key = jax.random.split(jax.random.PRNGKey(seed), 4)[3]  # the main job's of this seed: it gives its rows again
-    deciding = {METRIC_OF.get(criterion, criterion), "nll", "brier", "accuracy"}
+    deciding = {METRIC_OF.get(criterion, criterion), "nll"}
+    measured_always = deciding | {"brier", "accuracy"}
 
     def sample(name, split, calibrated):
         calibrated = calibrated + split.also
@@ -266,12 +267,12 @@ def compare(
     held_out = sample("cross_fit", of_val, calibrated)
     if on_test is None:
         measured, rows_of_test = held_out, []
-        rows = _rows(held_out, criterion, deciding.union(metrics), of_val.group)
+        rows = _rows(held_out, criterion, measured_always.union(metrics), of_val.group)
     else:  # ECE too, where it is asked for: on val it is drawn beside test's
         pairs = metric_rows.comparisons(calibrated, criterion)
         rows = metric_rows.calibration_rows(held_out, pairs, _ordered(deciding | {"ece"}.intersection(metrics)))
         measured = sample("test", on_test, [fit.calibrated(on_test.examples.rows, on_test.group) for fit in fitted])
-        rows_of_test = _rows(measured, criterion, deciding.union(metrics), on_test.group)
+        rows_of_test = _rows(measured, criterion, measured_always.union(metrics), on_test.group)
     choice = choose(
         fitted,
         select(rows, Difference, split="cross_fit"),

@@ -143,6 +143,17 @@ def in_blocks(function: Callable, *arrays: Array) -> list:
         return list(pool.map(of_part, parts))
 
 
+def mapped(function: Callable, table: Array) -> np.ndarray:
+    """function(rows) of a table, which is of its shape, in blocks."""
+    results = np.empty(np.shape(table), function(table[:1]).dtype)
+
+    def of_part(rows, into):
+        into[...] = function(rows)
+
+    in_blocks(of_part, table, results)
+    return results
+
+
 def summed(function: Callable, table: Array, *arrays: Array) -> list[np.ndarray]:
     """What the function returns, a tuple, added up over blocks in float64; of small tables it takes float64 numbers."""
     wide = np.float64 if np.size(table) < _LARGE else np.asarray(table).dtype

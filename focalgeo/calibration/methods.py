@@ -77,7 +77,7 @@ class Fitted(NamedTuple):
         """`predict_log_proba` of what has been checked."""
         if self.groups is None:
             if isinstance(logits, np.ndarray) and logits.ndim == 2:
-                return np.concatenate(fits.in_blocks(partial(self.method.apply, self.params), logits))
+                return fits.mapped(partial(self.method.apply, self.params), logits)
             return self.method.apply(self.params, logits)
         groups = np.array(self.groups)  # sorted, as np.unique gave them
         names = np.asarray("" if group is None else group).astype(str)

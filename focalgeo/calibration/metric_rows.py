@@ -101,17 +101,20 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
     """
     rows, (spread, quantile) = [], resampling.student(sample.clusters)
     for calibrated in sample.calibrated:
+        n = len(sample.labels)
         with np.errstate(under="ignore"):
-            gaps = np.exp(np.asarray(calibrated.log_probs, np.float64))
-        gaps[np.arange(len(gaps)), np.asarray(sample.labels)] -= 1
-        value, half = gaps.mean(axis=0), quantile * gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
+            gaps = np.exp(np.asarray(calibrated.log_probs))
+        gaps[np.arange(n), np.asarray(sample.labels)] -= 1
+        value = gaps.mean(axis=0, dtype=np.float64)
+        variance = np.einsum("nk,nk->k", gaps, gaps, dtype=np.float64) / n - value**2
+        half = quantile * np.sqrt(np.maximum(variance, 0) / max(n - 1, 1))
         if sample.clusters is not None:
             counts = sample.clusters.counts[:, None]
             value, sums = (counts * gaps).sum(axis=0) / counts.sum(), np.zeros((sample.clusters.each.size, len(value)))
             np.add.at(sums, sample.clusters.index, counts * (gaps - value))
             half = quantile * spread * np.sqrt((sums**2).sum(axis=0)) / counts.sum()
         rows += [
-            finite(Metric("class_gap", *numbers, len(gaps), group=str(k), **_tags(sample, calibrated)))
+            finite(Metric("class_gap", *numbers, n, group=str(k), **_tags(sample, calibrated)))
             for k, numbers in enumerate(zip(value, value - half, value + half, strict=True))
         ]
     return rows

@@ -31,7 +31,7 @@ CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics
     for name in ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
 }
 
-_AT_ONCE = 8  # resamples
+_AT_ONCE, _EXAMPLES_AT_ONCE = 8, 2**20  # resamples, and examples of all of them
 MOST_COUNTS = 2**24  # of examples in resamples, held at once: 64 MB
 
 
@@ -328,9 +328,11 @@ def measure(
         for counts in _counts(sample):
             # once is handed in: of constants XLA makes sums that it rounds otherwise
             counts = jnp.asarray(counts)
-            running = [
-                _measured(method.log_probs, labels, once, counts, inside, **options) for method in sample.calibrated
-            ]
+            running = []
+            for method in sample.calibrated:
+                found = _measured(method.log_probs, labels, once, counts, inside, **options)
+                # of several small tables at once; of a large one the device's copy goes before the next is made
+                running.append(jax.device_get(found) if np.size(method.log_probs) > MOST_COUNTS else found)
             for part, measured in zip(parts, jax.device_get(running), strict=True):
                 part.append(measured)
     return [_joined(part, sample.num_resamples) for part in parts]
@@ -368,7 +370,8 @@ def _measured(log_probs, labels, once, counts, inside, *, entries, num_bins, bin
     def of(mask):
         return of_all(mask) if inside is None else jax.lax.map(lambda members: of_all(members * mask), inside)
 
-    draws = jax.lax.map(of, counts, batch_size=_AT_ONCE)
+    at_once = max(1, min(_AT_ONCE, _EXAMPLES_AT_ONCE // len(labels)))
+    draws = jax.lax.map(of, counts, batch_size=at_once)
     binned = None if bins is None else partial(bins, log_probs, labels, num_bins=num_bins)
-    redrawn = jax.lax.map(lambda mask: binned(mask=mask), counts, batch_size=_AT_ONCE) if redraw_bins else None
+    redrawn = jax.lax.map(lambda mask: binned(mask=mask), counts, batch_size=at_once) if redraw_bins else None
     return Measured(of(once), draws, binned and binned(mask=once), redrawn)

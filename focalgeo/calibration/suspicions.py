@@ -60,6 +60,11 @@ def of_split(name: str, logits: Array, labels: Array, weights: Array, *, cluster
         )
 
 
+def confidence(logits: Array) -> np.ndarray:
+    """The largest probability of each row, in float64."""
+    return np.concatenate(fits.in_blocks(lambda rows: softmax(np.float64(rows), axis=1).max(axis=1), logits))
+
+
 def informed(logits: Array, labels: Array) -> tuple[np.ndarray, float]:
     """Confidences [examples], and by how many standard errors p of the label is more than that of shuffled labels.
 

@@ -69,7 +69,7 @@ def fit_matrix_scaling(logits, labels, *, criterion, mask, temperature_fit, star
 def _by_class(rows, labels, weight, first, start, *, full=False):
     """Scales, or in full the weights of a matrix, and biases; the first stage's fit is a temperature's or a pair's."""
     first_stage = partial(maps.focal_temperature_scaling, gamma=first.gamma, temperature=first.temperature)
-    log_probs = np.concatenate(fits.in_blocks(first_stage, np.asarray(rows)))
+    log_probs = fits.mapped(first_stage, np.asarray(rows))
     classes, name = rows.shape[-1], "weights" if full else "scales"
     identity = np.eye(classes) if full else np.ones(classes)
     strength = classes / np.sum(weight, dtype=np.float64)

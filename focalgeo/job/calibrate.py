@@ -268,7 +268,7 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
         )
     # Rows that stand there several times with one label; rows that rounding has made equal have several. Those whose
     # confidence is exactly 1 count for nothing: they are equal where a model is sure.
-    unsure = _confidence(outputs.logits) < 1
+    unsure = suspicions.confidence(outputs.logits) < 1
     rows = suspicions.hashes(outputs.logits[unsure])
     times, labelled = Counter(rows), set(zip(rows, outputs.labels[unsure].tolist(), strict=True))
     copies, repeated = len(rows) - len(times), sum(number > 1 for number in times.values())
@@ -291,7 +291,7 @@ def _of_bins(num_bins, name, outputs, fits):
 
 def noise_floor(log_probs: Array, num_bins: int) -> float:
     """The ECE that chance leaves if every confidence is true: the sum over bins of sqrt(2 n c (1 - c) / pi) / N."""
-    confidence = _confidence(log_probs)
+    confidence = suspicions.confidence(log_probs)
     index = np.searchsorted(inner_ends(num_bins, np.float64), confidence)
     variance = np.bincount(index, confidence * (1 - confidence), num_bins)
     return float(np.sqrt(2 * variance / math.pi).sum() / len(confidence))
@@ -318,7 +318,7 @@ def _of_shift(*splits: Outputs) -> Iterator[str]:
         yield "Val and test differ in their class shares beyond noise: one fit may not suit both."
     quantities = {
         "accuracy": [outputs.logits.argmax(1) == outputs.labels for outputs in splits],
-        "mean confidence": [_confidence(outputs.logits) for outputs in splits],
+        "mean confidence": [suspicions.confidence(outputs.logits) for outputs in splits],
     }
     for name, (first, second) in quantities.items():
         error = math.sqrt(first.var() / len(first) + second.var() / len(second))
@@ -340,7 +340,3 @@ def _chi_square_p_value(table: np.ndarray) -> float:
     expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
     statistic = ((table - expected) ** 2 / expected).sum()
     return float(special.chdtrc(table.shape[1] - 1, statistic)) if table.shape[1] > 1 else 1.0
-
-
-def _confidence(logits: Array) -> np.ndarray:
-    return special.softmax(np.asarray(logits, np.float64), axis=1).max(axis=1)
