@@ -7,6 +7,7 @@ InputError, a line that names the argument and what is wrong with it.
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from numbers import Integral
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import chex
@@ -178,12 +179,12 @@ def _counted(table: Array, mask: Array | None) -> np.ndarray:
     return np.asarray(table) if mask is None else np.asarray(table)[np.asarray(mask) > 0]
 
 
-def _weighted(rows: Array, labels: Array, mask: Array | None) -> Examples:
+def _weighted(rows: Array, labels: Array, mask: Array | None, space: ModuleType = jnp) -> Examples:
     """The scores as float32 where their type is narrower, as bfloat16 sums stop growing at 256, else as they are."""
-    rows = jnp.asarray(rows)
-    rows = rows.astype(np.promote_types(rows.dtype, np.float32))
-    weight = jnp.ones(len(labels), rows.dtype) if mask is None else jnp.asarray(mask).astype(rows.dtype)
-    return Examples(rows, jnp.asarray(labels).astype(jnp.int32 if labels.ndim == 1 else rows.dtype), weight)
+    rows, labels = space.asarray(rows), space.asarray(labels)
+    rows = rows.astype(jax.dtypes.canonicalize_dtype(np.promote_types(rows.dtype, np.float32)), copy=False)
+    weight = space.ones(len(labels), rows.dtype) if mask is None else space.asarray(mask).astype(rows.dtype)
+    return Examples(rows, labels.astype(np.int32 if labels.ndim == 1 else rows.dtype), weight)
 
 
 @np.errstate(under="ignore")
@@ -214,7 +215,7 @@ def predicted_logits(
     soft: bool = False,
     stacklevel: int = 3,
 ) -> Examples:
-    """The arguments of a fit or a search; rows that a mask leaves out are 0, whatever they held.
+    """The arguments of a fit or a search, NumPy's unless traced; rows that a mask leaves out are 0, whatever they held.
 
     Warns, in the line that calls the public function, of logits that look like probabilities.
     """
@@ -226,11 +227,12 @@ def predicted_logits(
         if look_like_probabilities(values):
             mend = "every row is in [0, 1] and sums to 1; if they are, give calibration.log_probabilities(logits)"
             warnings.warn(f"logits look like probabilities: {mend}", ProbabilityWarning, stacklevel=stacklevel)
-    if not is_traced(table, labels, mask):
+    space = jnp if is_traced(table, labels, mask) else np
+    if space is np:
         _check_possible(table, labels, mask)
-    rows, labels, weight = _weighted(table, labels, mask)
+    rows, labels, weight = _weighted(table, labels, mask, space)
     if mask is not None:
-        rows, labels = (jnp.where(weight > 0, each.T, 0).T for each in (rows, labels))
+        rows, labels = (space.where(weight > 0, each.T, 0).T for each in (rows, labels))
     return Examples(rows, labels, weight)
 
 

@@ -320,21 +320,20 @@ def _scored(point, examples, gain):
         before, (value, slope, curvature) = value, _focal_terms(point, *examples)
         if step is not None:
             missed = slope - last - curvature @ step
-            along = missed @ step
-            curvature = curvature + np.outer(missed, missed) / along if along else curvature
+            if abs(along := missed @ step) > _GAIN:
+                curvature = curvature + np.outer(missed, missed) / along
         free = ~(((point <= _BOX[:, 0]) & (slope > 0)) | ((point >= _BOX[:, 1]) & (slope < 0)))
         step = np.linalg.lstsq(np.where(free & free[:, None], curvature, 0), -slope * free, rcond=1e-9)[0]
         promised = -(slope @ step) / 2
         if np.abs(slope * free).max() < _FLAT / 10 or 0 <= promised < gain:
             return point, value, slope
-        if promised < 0 or value > before:
+        if not (promised > 0 and value <= before):
             break
         step = np.clip(point + step * min(1, _LONGEST / np.abs(step).max()), *_BOX.T) - point
         point, last = point + step, slope
     found = optimize.minimize(
         lambda point: _focal_terms(point, *examples)[:2], point, (), "L-BFGS-B", True, bounds=_BOX, options=_PRECISE
     )
-    print("lbfgs", found.nfev)
     return found.x, found.fun, found.jac
 
 
@@ -367,11 +366,16 @@ def _focal_weights(scores, gamma):
     others[rows, top] = -np.inf
     q = np.exp(others)
     of_others = q.sum(axis=1)
-    log_odds = -np.log(of_others)
+    log_odds, average = -np.log(of_others), np.einsum("nk,nk->n", q, np.maximum(others, maps.FAR)) / of_others
+    far = np.flatnonzero(of_others < np.finfo(q.dtype).tiny)  # where the others' probabilities round to 0
+    largest = others[far].max(axis=1, keepdims=True)
+    shares = np.exp(others[far] - largest)
+    log_odds[far] = -largest[:, 0] - np.log(shares.sum(axis=1))
+    average[far] = np.where(log_odds[far] < -maps.FAR / 2, largest[:, 0], 0)  # 0: no other class can be
     log_q = scores - np.log1p(of_others)[:, None]
     q /= (1 + of_others)[:, None]
     others[rows, top] = 0
-    mean = np.einsum("nk,nk->n", q, others)
+    mean = average * of_others / (1 + of_others)
     complement = 1 - q  # q is 1/2 at most, but for the top class, which has its own below
     log_complement = np.log(complement)
     ratio = -q * log_q / complement
@@ -381,6 +385,6 @@ def _focal_weights(scores, gamma):
     denominator = 1 + gamma * ratio
     slope = complement + gamma * (q - (ratio - q) / denominator)  # of log h, by the log-odds
     change = (mean[:, None] - scores) / complement  # of the log-odds, by log T
-    change[rows, top] = np.where(of_others > 0, mean * (1 + 1 / of_others), 0)
+    change[rows, top] = average
     by_gamma = -log_complement - ratio / denominator
     return log_q - gamma * log_complement - np.log(denominator), by_gamma, slope * change
