@@ -17,12 +17,23 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import LinearSVC
 
 from configs import cifar, digits, digits_gamma
-from experiments import accelerators, benchmarks, jobs, known_surfaces, posthoc, programs, question, theory, which_ece
+from experiments import (
+    accelerators,
+    benchmarks,
+    jobs,
+    known_surfaces,
+    peers,
+    posthoc,
+    programs,
+    question,
+    theory,
+    which_ece,
+)
 from experiments.accelerators import cases
 from experiments.benchmarks import pytorch
 from experiments.known_surfaces import surfaces
 from experiments.numbers import NOT, SHOWS, UNTOLD, rounded
-from experiments.posthoc import choice, measured, peers, two_classes
+from experiments.posthoc import choice, measured, two_classes
 from experiments.theory import errata
 from focalgeo import calibration, curvature, models, trees
 from focalgeo.types import InputError
