@@ -128,6 +128,7 @@ TWO_CLASSES = {
     "netcal logistic": Peer(
         "netcal", "logistic", _netcal("scaling", "LogisticCalibration"), "platt_scaling", _positive
     ),
+    "probmetrics beta": Peer("probmetrics", "beta, by betacal", _probmetrics("beta"), "beta_calibration", np.exp),
     "netcal beta": Peer("netcal", "beta", _netcal("scaling", "BetaCalibration"), "beta_calibration", _positive),
     "netcal binary isotonic": Peer(
         "netcal", "isotonic", _netcal("binning", "IsotonicRegression"), "binary_isotonic", _positive

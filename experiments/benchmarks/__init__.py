@@ -247,7 +247,7 @@ QUESTION = Question(
     "How fast are the search, curvature, sweeps and training, beside loops and other libraries?",
     claims,
     tables={"search": search_table, "products": products_table, "sweep": sweep_table, "training": training_table}
-    | {"fits": fits.fits_table, "sizes": commands.sizes_table},
+    | {"fits": fits.fits_table, "beside": fits.beside_table, "sizes": commands.sizes_table},
     figures={"sizes": commands.sizes_figure},
     jobs=plan,
     keys={name: () for name in ("examples", "classes", "method", "peer")},

@@ -58,7 +58,6 @@ def measured(of: Mapping[str, int], out: Path) -> list[dict[str, Any]]:
         made = outputs.made(of["examples"], of["classes"], seeds=(0, 1))
         for path, (logits, labels) in zip(splits.values(), made, strict=True):
             np.savez(path, logits=logits, labels=labels)
-        logits = labels = None
         while len(runs) <= RUNS and sum(run["seconds"] for run in runs[1:]) < SECONDS:
             flags = [f"--{split}={path}" for split, path in splits.items()]
             command = [sys.executable, "-m", "focalgeo.calibrate", *flags, f"--out={folder / str(len(runs))}"]
@@ -77,7 +76,7 @@ def sizes_table(command) -> str:
     fastest of at most three runs within about twenty seconds, one at least. Processor seconds are of all cores.
     """
     lines = []
-    for row in command:
+    for row in sorted(command, key=lambda row: (row["classes"], row["examples"])):
         size = [f"{row['examples']:,}", f"{row['classes']:,}"]
         if "error" in row:
             lines.append([*size, row["error"], "", "", "", ""])

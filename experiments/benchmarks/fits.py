@@ -105,7 +105,7 @@ def fits_table(fits) -> str:
     for row in sorted(fits, key=_place):
         peer = EVERY[row["peer"]]
         size = f"{row['examples']:,} x {row['classes']:,}"
-        named = [calibration.METHODS[row["method"]].title.lower(), f"{row['peer'].partition(' ')[0]}: {peer.title}"]
+        named = [_title(row["method"]), f"{row['peer'].partition(' ')[0]}: {peer.title}"]
         if "error" in row:
             lines.append([*named, size, "", "", row["error"], "", "", ""])
             continue
@@ -115,6 +115,27 @@ def fits_table(fits) -> str:
     heads = ("method", "peer", "input", "seconds ours", "first", "theirs", "theirs / ours", "NLL ours", "theirs")
     versions = {f"{EVERY[row['peer']].package} {row['version']}": None for row in fits}
     return f"{outputs.machines(fits)}; {', '.join(versions)}\n\n{markdown(heads, lines)}"
+
+
+def beside_table(fits) -> str:
+    """Seconds of one fit here, and how many times as long each library takes, below 1 where it is faster.
+
+    netcal's temperature scaling is that of float64.
+    """
+    rows, packages = {}, list(dict.fromkeys(peer.package for peer in EVERY.values()))
+    for row in sorted(fits, key=_place):
+        if "error" not in row:
+            of = rows.setdefault((row["examples"], row["classes"], row["method"]), {})
+            of |= {"ours": row["ours"], EVERY[row["peer"]].package: plain(row["theirs"] / row["ours"], 2)}
+    lines = [
+        [f"{examples:,} x {classes:,}", _title(method), plain(of["ours"], 2), *(of.get(name, "") for name in packages)]
+        for (examples, classes, method), of in rows.items()
+    ]
+    return markdown(("input", "method", "seconds", *packages), lines)
+
+
+def _title(method):
+    return calibration.METHODS[method].title.lower()
 
 
 def _place(row):
