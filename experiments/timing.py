@@ -36,6 +36,18 @@ def interleaved(calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds:
     return least
 
 
+def alternated(calls: Mapping[str, Callable[[], Any]], *, rounds: int, most: float) -> dict[str, list[float]]:
+    """Of each call the wall seconds in each round, in turn; after `most` seconds no further round begins."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    began = time.perf_counter()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            seconds[name].append(timed(call))
+        if time.perf_counter() - began > most:
+            break
+    return seconds
+
+
 def machine() -> dict[str, str]:
     """Processor, cores, accelerator, and versions of what is installed of the libraries that are timed."""
     cpuinfo, device = Path("/proc/cpuinfo"), jax.devices()[0]

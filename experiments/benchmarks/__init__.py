@@ -1,4 +1,4 @@
-"""How fast the search, curvature, sweeps and training are, beside loops and other libraries.
+"""How fast the search, curvature, sweeps, training, fits and the command are, beside loops and other libraries.
 
 All calls of a part are made in turn, and each reports the least of its rounds: other work on a machine only adds to a
 time. Loops are timed on 20 of their points and scaled to all. Papers' way: the published search's steps, written
@@ -12,8 +12,12 @@ forward with batch statistics, backward, SGD with momentum and weight decay; "fr
 one step late, "kept" the same step on one batch that stays on the device; PyTorch's has channels_last, autocast to
 bfloat16 where ours computes in it, fused SGD; "times" is how many of the loop's steps it takes. The stored rows were
 measured with crops and flips on both sides; the command gives PyTorch a batch that is ready.
+
+Fits and the command: logits of 2 times standard normals, labels drawn from their softmax, outputs 1.7 times the logits,
+so too sure. Val and test are of one size. Fits of a pair are in one process, threads as each library has them.
 """
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -25,7 +29,7 @@ import jax
 import numpy as np
 
 from experiments import jobs, programs, timing
-from experiments.benchmarks import pytorch
+from experiments.benchmarks import commands, fits, pytorch
 from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
 from experiments.question import Flags, Job, Parts, Question, at_least
 from focalgeo import calibration, curvature, losses, models, trees
@@ -218,24 +222,35 @@ def training_table(training) -> str:
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """A part for each benchmark."""
+    """A part for each benchmark; of fits and of the command a row for each pair or size."""
     make = {
         "grid_search": lambda rounds: {"rows": [search(*size, rounds) for size in SIZES]},
         "curvature": lambda rounds: {"rows": [products(name, rounds) for name in NETWORKS]},
         "sweep": lambda rounds: {"wall": wall()},
         "training": lambda rounds: {"rows": [steps(name, rounds) for name in TRAINED]},
     }
-    for part in flags.parts:
+    for part in [part for part in flags.parts if part in make]:
         yield Job({}, (), lambda out, make=make[part]: {"machine": timing.machine()} | make(flags.rounds), part=part)
+    if "fits" in flags.parts:
+        if lacking := fits.missing():
+            print(f"not installed, left out: {', '.join(lacking)} (pip install -e '.[peers]')", file=sys.stderr)
+        for of in fits.cases():
+            yield Job(of, (), lambda out, of=of: fits.measured(of, flags.rounds), part="fits")
+    if "command" in flags.parts:
+        for of in commands.cases():
+            yield Job(of, (), lambda out, of=of: commands.measured(of, out), part="command")
 
 
-PARTS = ["grid_search", "curvature", "sweep", "training"]
+PARTS = ["grid_search", "curvature", "sweep", "training", "fits", "command"]
 QUESTION = Question(
     "benchmarks",
     "How fast are the search, curvature, sweeps and training, beside loops and other libraries?",
     claims,
-    tables={"search": search_table, "products": products_table, "sweep": sweep_table, "training": training_table},
+    tables={"search": search_table, "products": products_table, "sweep": sweep_table, "training": training_table}
+    | {"fits": fits.fits_table, "beside": fits.beside_table, "sizes": commands.sizes_table},
+    figures={"sizes": commands.sizes_figure},
     jobs=plan,
+    keys={name: () for name in ("examples", "classes", "method", "peer")},
     cost="minutes each on 2 cores",
     seeds=None,
     flags={

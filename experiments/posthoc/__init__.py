@@ -48,9 +48,9 @@ from experiments.numbers import (
     rows_where,
     told,
 )
+from experiments.peers import PEERS
 from experiments.posthoc import assumed, choice, measured, two_classes
 from experiments.posthoc.measured import PLAIN, TRUTHS
-from experiments.posthoc.peers import PEERS
 from experiments.question import Flags, Job, Parts, Question, at_least
 from focalgeo.calibration import METHODS
 

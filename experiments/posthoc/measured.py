@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import log_softmax
 
-from experiments import timing
-from experiments.posthoc import peers
+from experiments import peers, timing
 from focalgeo import calibration
 from focalgeo.data.logits_files import Keys, read_outputs
 
@@ -93,7 +92,7 @@ def method_names() -> list[str]:
 def fitted(name: str, val: Half) -> Callable:
     """A function from logits to log-probabilities: a peer's, or by the method here fitted by NLL."""
     if name in peers.PEERS:
-        return peers.fitted(name, *val)
+        return peers.fitted(peers.PEERS[name], *val)
     fitted = calibration.fit(name, *val)
     jax.block_until_ready(fitted.params)
     return fitted.predict_log_proba

@@ -17,12 +17,23 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import LinearSVC
 
 from configs import cifar, digits, digits_gamma
-from experiments import accelerators, benchmarks, jobs, known_surfaces, posthoc, programs, question, theory, which_ece
+from experiments import (
+    accelerators,
+    benchmarks,
+    jobs,
+    known_surfaces,
+    peers,
+    posthoc,
+    programs,
+    question,
+    theory,
+    which_ece,
+)
 from experiments.accelerators import cases
 from experiments.benchmarks import pytorch
 from experiments.known_surfaces import surfaces
 from experiments.numbers import NOT, SHOWS, UNTOLD, rounded
-from experiments.posthoc import choice, measured, peers, two_classes
+from experiments.posthoc import choice, measured, two_classes
 from experiments.theory import errata
 from focalgeo import calibration, curvature, models, trees
 from focalgeo.types import InputError
@@ -387,6 +398,8 @@ def test_a_quick_run_of_the_command_measures_every_part(monkeypatch, tmp_path):
         monkeypatch.setattr(benchmarks, name, values)
     for name in set(benchmarks.NETWORKS) - {"digits MLP"}:
         monkeypatch.delitem(benchmarks.NETWORKS, name)
+    monkeypatch.setattr(benchmarks.fits, "CASES", {(60, 2): ("scikit-learn sigmoid",)})
+    monkeypatch.setattr(benchmarks.commands, "SIZES", ())
     question.answer(benchmarks.QUESTION, [f"--out={tmp_path}", "--rounds=1"])
     told = json.loads((tmp_path / "results.json").read_text())
     assert told["grid_search"]["rows"][0]["points"] == 5000
@@ -394,6 +407,7 @@ def test_a_quick_run_of_the_command_measures_every_part(monkeypatch, tmp_path):
     assert megabytes["hvp"] > megabytes["gradient"]
     assert len(trained) == 1 + told["sweep"]["wall"]["members"] == 17
     assert told["training"]["rows"][0]["seconds"].keys() >= {"fresh", "kept"}
+    assert told["fits"][0]["method"] == "platt_scaling"
 
 
 @pytest.mark.skipif(pytorch.torch is None, reason="pip install -e '.[benchmarks]'")

@@ -1,0 +1,159 @@
+"""Other libraries' methods, each by its documented way for held-out predictions of a network that is trained already.
+
+An entry fits what it takes, made of log-probabilities [examples, classes] float32, and labels, and gives a function
+from the same of other examples to probabilities.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn import base, calibration, frozen
+
+Predict = Callable[[np.ndarray], np.ndarray]
+
+
+class Peer(NamedTuple):
+    """A method of another library: its package, its title in tables, its fit, and the method here that is the same."""
+
+    package: str
+    title: str
+    fit: Callable[[Any, np.ndarray], Predict]
+    counterpart: str | None
+    inputs: Callable[[np.ndarray], Any] = np.asarray  # log-probabilities -> what it takes
+
+
+def _probmetrics(name):
+    def fit(probs, labels):
+        from probmetrics.calibrators import get_calibrator
+
+        return get_calibrator(name).fit(probs, labels.astype(np.int64)).predict_proba
+
+    return fit
+
+
+class _Given(base.ClassifierMixin, base.BaseEstimator):
+    """A fitted classifier whose decision function is its input."""
+
+    def __init__(self, classes: int = 2):
+        self.classes = classes
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+    def fit(self, X, y):
+        """Nothing is fitted."""
+        return self
+
+    @property
+    def classes_(self):
+        """0, 1, ..."""
+        return np.arange(self.classes)
+
+    def decision_function(self, X):
+        """The log-probabilities; of two classes their difference."""
+        return X if self.classes > 2 else X[:, 1] - X[:, 0]
+
+    def predict(self, X):
+        """Which scikit-learn asks for, and does not call."""
+        return np.argmax(X, axis=1)
+
+
+def _sklearn(method):
+    """CalibratedClassifierCV around a frozen classifier whose decision function is its input."""
+
+    def fit(log_probs, labels):
+        model = frozen.FrozenEstimator(_Given(log_probs.shape[1]))
+        return calibration.CalibratedClassifierCV(model, method=method).fit(log_probs, labels).predict_proba
+
+    return fit
+
+
+def _netcal(module, name, **options):
+    """Of probabilities [examples, classes], or of two classes [examples], those of class 1."""
+
+    def fit(probs, labels):
+        from netcal import binning, scaling
+
+        fitted = getattr({"binning": binning, "scaling": scaling}[module], name)(**options)
+        fitted.fit(probs, labels)
+        return lambda test: _of_two(fitted.transform(test))
+
+    return fit
+
+
+def _of_two(probs):
+    return np.stack([1 - probs, probs], axis=-1) if np.ndim(probs) == 1 else probs
+
+
+def _probs(log_probs, dtype):
+    return np.exp(log_probs).astype(dtype)
+
+
+def _positive(log_probs):
+    return np.exp(log_probs[:, 1]).astype(np.float64)
+
+
+PLAIN = "temperature_scaling"
+_MIXED = "temperature, mixed with the uniform (ts-mix)"
+_VECTOR, _MATRIX = "structured vector scaling (svs)", "structured matrix scaling (sms)"
+_ISOTONIC = "isotonic, one versus rest"
+_SCALED = _netcal("scaling", "TemperatureScaling")
+_SINGLE, _DOUBLE = partial(_probs, dtype=np.float32), partial(_probs, dtype=np.float64)
+PEERS = {  # of any number of classes: what posthoc measures
+    "probmetrics temperature": Peer("probmetrics", "temperature", _probmetrics("temp-scaling"), PLAIN, np.exp),
+    "probmetrics ts-mix": Peer("probmetrics", _MIXED, _probmetrics("ts-mix"), PLAIN, np.exp),
+    "probmetrics svs": Peer("probmetrics", _VECTOR, _probmetrics("svs"), "vector_scaling", np.exp),
+    "probmetrics sms": Peer("probmetrics", _MATRIX, _probmetrics("sms"), "structured_matrix_scaling", np.exp),
+    "scikit-learn temperature": Peer("scikit-learn", "temperature", _sklearn("temperature"), PLAIN),
+    "scikit-learn isotonic": Peer("scikit-learn", _ISOTONIC, _sklearn("isotonic"), None),
+    "netcal temperature": Peer("netcal", "temperature, of float32", _SCALED, PLAIN, _SINGLE),
+    "netcal temperature float64": Peer("netcal", "temperature, of float64", _SCALED, PLAIN, _DOUBLE),
+}
+_BINNED = _netcal("binning", "HistogramBinning", bins=15)
+MORE = {  # whose fits are only timed
+    "netcal histogram": Peer("netcal", "15 equal bins, one versus rest", _BINNED, "histogram_binning", _DOUBLE),
+    "netcal isotonic": Peer("netcal", _ISOTONIC, _netcal("binning", "IsotonicRegression"), "isotonic", _DOUBLE),
+}
+TWO_CLASSES = {
+    "scikit-learn sigmoid": Peer("scikit-learn", "sigmoid", _sklearn("sigmoid"), "platt_scaling"),
+    "scikit-learn binary isotonic": Peer("scikit-learn", "isotonic", _sklearn("isotonic"), "binary_isotonic"),
+    "probmetrics affine": Peer("probmetrics", "affine", _probmetrics("affine-scaling"), "platt_scaling", np.exp),
+    "probmetrics quadratic": Peer(
+        "probmetrics", "quadratic", _probmetrics("quadratic-scaling"), "quadratic_scaling", np.exp
+    ),
+    "probmetrics isotonic": Peer("probmetrics", "isotonic", _probmetrics("isotonic"), "binary_isotonic", np.exp),
+    "netcal logistic": Peer(
+        "netcal", "logistic", _netcal("scaling", "LogisticCalibration"), "platt_scaling", _positive
+    ),
+    "probmetrics beta": Peer("probmetrics", "beta, by betacal", _probmetrics("beta"), "beta_calibration", np.exp),
+    "netcal beta": Peer("netcal", "beta", _netcal("scaling", "BetaCalibration"), "beta_calibration", _positive),
+    "netcal binary isotonic": Peer(
+        "netcal", "isotonic", _netcal("binning", "IsotonicRegression"), "binary_isotonic", _positive
+    ),
+    "netcal binary histogram": Peer("netcal", "15 equal bins of P(1)", _BINNED, "histogram_binning", _positive),
+}
+
+
+def fitted(peer: Peer, log_probs: np.ndarray, labels: np.ndarray) -> Predict:
+    """A function from log-probabilities to log-probabilities by a peer's method."""
+    return as_logs(peer, quietly(peer.fit, peer.inputs(log_probs), labels))
+
+
+def quietly(fit: Callable, *arguments: Any) -> Any:
+    """A call without the deprecations inside other libraries."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fit(*arguments)
+
+
+def as_logs(peer: Peer, predict: Predict) -> Predict:
+    """Of log-probabilities, what a fitted peer says of them, in logarithms."""
+
+    def predict_log(test):
+        with np.errstate(divide="ignore"):  # isotonic regression says 0
+            return np.log(np.asarray(predict(peer.inputs(test)), np.float64))
+
+    return predict_log
