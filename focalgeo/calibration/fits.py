@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 from scipy import optimize, special
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from focalgeo import checks
 from focalgeo.calibration import maps
@@ -121,8 +121,11 @@ def one_blas_thread() -> Iterator[None]:
 
     Of small products OpenBLAS's own threads wait for each other longer than they work.
     """
-    with threadpool_limits(1, user_api="blas"):
+    with _libraries().limit(limits=1, user_api="blas"):
         yield
+
+
+_libraries = cache(ThreadpoolController)  # looks for them once, on first use
 
 
 def in_blocks(function: Callable, *arrays: Array) -> list:
