@@ -22,6 +22,8 @@ DEFAULT_CRITERIA = ("nll", "ece")
 DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
 METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits are compared, where the names differ
 
+BAR = {"delay": 10, "leave": False, "disable": None, "dynamic_ncols": True}  # tqdm's, of work of over 10 seconds
+
 # Limits that config fields, flags and library functions share.
 MOST_BINS = 10_000  # a table [bins, examples] is made of them, and a report of no more still opens
 MOST_RESAMPLES = 100_000  # of a bootstrap: a minute or so for 10,000 examples on two cores

@@ -36,7 +36,7 @@ ONLY = {
     "jinja2": {"report"},
     "optax": {"training"},
     "orbax": {"training"},
-    "tqdm": {"data", "training"},
+    "tqdm": {"calibration", "data", "training"},
     "tensorflow_datasets": {"data"},
     "pandas": {"data"},
     "safetensors": {"data"},

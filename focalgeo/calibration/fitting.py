@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from focalgeo import checks
 from focalgeo.calibration import fits, search, stacking
@@ -16,7 +17,7 @@ from focalgeo.calibration.binning import Labels, Logits, Mask, SoftLabels
 from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method
 from focalgeo.calibration.search import Grid, GridSearch
-from focalgeo.types import DEFAULT_CRITERIA, Array, InputError
+from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
 
 _MOST_FOLDS = 10_000  # fits are made for each
 _OF_MEMBERS = {"criteria": ("nll",), "searches": None, "group": None}  # settings of their fits
@@ -268,7 +269,7 @@ def cross_fit(
     group = None if group is None else np.asarray(group)
 
     calibrated: list[Calibrated] = []
-    for index in range(fold.max() + 1):
+    for index in tqdm(range(fold.max() + 1), "cross-fitting", **BAR):
         inside = fold == index
         others = examples._replace(weight=np.where(inside, 0, examples.weight))
         fitted = fit_all(single, others, settings | {"searches": None})

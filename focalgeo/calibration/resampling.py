@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 from jaxtyping import Float, Int, Shaped
+from tqdm import tqdm
 
 from focalgeo import checks
 from focalgeo.calibration import metrics
@@ -23,7 +24,7 @@ from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.maps import namespace
 from focalgeo.calibration.methods import Calibrated
 from focalgeo.trees import at_highest
-from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError, PyTree
+from focalgeo.types import BAR, MOST_RESAMPLES, Array, Estimate, InputError, PyTree
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)} | {
@@ -348,7 +349,7 @@ def _counts(sample):
     generator = np.random.default_rng(np.asarray(bits).ravel())
     size = sample.labels.size if clusters is None else clusters.each.size
     at_once = -(-sample.num_resamples // -(-sample.num_resamples * sample.labels.size // MOST_COUNTS))
-    for _ in range(0, sample.num_resamples, at_once):
+    for _ in tqdm(range(0, sample.num_resamples, at_once), f"resamples of {sample.split}", **BAR):
         drawn = (np.bincount(generator.integers(size, size=size), minlength=size) for _ in range(at_once))
         counts = np.stack([each.astype(np.float32) for each in drawn])
         counts = counts if clusters is None else counts[:, clusters.index] * clusters.counts

@@ -26,6 +26,7 @@ from focalgeo.rows import LEAST_EXAMPLES, Seconds
 from focalgeo.types import PROBABILITY_FLOOR, Array, DataWarning, InputError, ProbabilityWarning, shown
 
 MOST_GROUPS = 100
+MANY = 10**7  # numbers in the files, from which on it is said that they take long
 ASKED = ("criterion", "criteria", "metrics", "trained_gamma")  # of `checked_methods`
 PER_BIN = 50  # examples for each bin; with fewer, noise is a large part of an ECE
 STANDARD_ERRORS = 3.0  # from which on a difference between val and test is named
@@ -65,6 +66,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     with records.locked(out):
         began = time.perf_counter()
         say("fitting, cross-fitting and measuring")
+        if (numbers := sum(split.logits.size for split in splits.values())) > MANY:
+            say(f"of {numbers:,} numbers: a minute or more; fewer --methods, --folds or --num-resamples shorten it")
         pairs = {
             name: calibration.Outputs(split.logits, split.labels, split.group, split.cluster, split.weight)
             for name, split in measured.items()
