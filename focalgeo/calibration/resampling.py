@@ -33,7 +33,8 @@ CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics
 }
 
 _AT_ONCE, _EXAMPLES_AT_ONCE = 8, 2**20  # resamples, and examples of all of them
-MOST_COUNTS = 2**24  # of examples in resamples, held at once: 64 MB
+MOST_COUNTS = 2**23  # of examples in resamples, held at once: 32 MB
+_LARGE = 2**24  # numbers of a table that are measured by itself
 
 
 def wilson_interval(
@@ -333,7 +334,7 @@ def measure(
             for method in sample.calibrated:
                 found = _measured(method.log_probs, labels, once, counts, inside, **options)
                 # of several small tables at once; of a large one the device's copy goes before the next is made
-                running.append(jax.device_get(found) if np.size(method.log_probs) > MOST_COUNTS else found)
+                running.append(jax.device_get(found) if np.size(method.log_probs) > _LARGE else found)
             for part, measured in zip(parts, jax.device_get(running), strict=True):
                 part.append(measured)
     return [_joined(part, sample.num_resamples) for part in parts]
