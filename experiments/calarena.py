@@ -115,7 +115,7 @@ def measured(probs: Array, labels: Array) -> dict[str, float]:
 
     NLL -log p_y, p no less than the least float32 of full precision. Brier score sum_k (p_k - [k = y])^2, 0 to 2. ECE
     in 15 bins of equal width that are closed on the left: of two classes of P(1) as a prediction of label 1, of more
-    that of the predicted class; a class that no label has is left out first.
+    that of the predicted class; a class that no label has is left out first. On an edge float32 may fall elsewhere.
     """
     n, true = len(labels), probs[np.arange(len(labels)), labels]
     kept, places = np.unique(labels, return_inverse=True)

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import calarena
+from experiments import calarena, peers, timing
 from experiments.calarena import Calibrator
 from focalgeo import calibration
 from focalgeo.types import InputError
@@ -91,6 +91,27 @@ def test_scores_are_those_of_the_metrics(classes):
     np.testing.assert_allclose(found.pop("ece"), ece(log_probs, labels), atol=1e-5)
     for name, value in found.items():
         np.testing.assert_allclose(value, getattr(calibration, name)(log_probs, labels), atol=1e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_scores_are_those_of_the_runner(classes):
+    if not (timing.version("probmetrics") and timing.version("torchmetrics")):
+        pytest.skip("pip install -e '.[peers,which-ece]'")
+    probs, labels = drawn(500, classes)
+    probs[:2] = np.eye(classes)[:2]
+
+    def of_the_runner(probs, labels):
+        import torch
+        from probmetrics.metrics import Metrics
+
+        metrics = Metrics.from_names(["logloss", "brier", "ece-15", "accuracy"])
+        found = metrics.compute_all_from_labels_probs(torch.tensor(labels), torch.tensor(probs))
+        return [float(value) for value in found.values()]
+
+    for rows in (labels >= 0, labels > 0)[: classes - 1]:  # all, and without a class, of two classes all
+        test = probs[rows], labels[rows]
+        found = [*calarena.measured(*test).values()]
+        np.testing.assert_allclose(found, peers.quietly(of_the_runner, *test), atol=1e-6)
 
 
 def test_the_ece_is_of_the_classes_that_test_has():
