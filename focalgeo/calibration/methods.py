@@ -309,7 +309,9 @@ def _fit_stacking(logits, labels, *, criterion, mask, members):
     params = {f"{fit.method.name}.{name}": value for fit in fits for name, value in fit.params.items()}
     params = {name: value for name, value in params.items() if not name.endswith(".converged")}
     params |= {_SHARE + fit.method.name: np.float32(share) for fit, share in zip(fits, shares, strict=True)}
-    return params | {"converged": all(fit.admissible for fit in fits)}
+    # a member at the end of another range is held-out outputs like any: its share says what it is worth
+    plain = [fit for fit in fits if fit.method.name == "temperature_scaling"]
+    return params | {"converged": all(fit.admissible for fit in plain)}
 
 
 def _apply_stacking(params, logits):
