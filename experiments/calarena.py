@@ -89,13 +89,8 @@ def chosen(logits: Array, labels: Array) -> Fitted:
     )
     examples = checks.predicted_logits(logits, labels)
     settings = fitting.checked_settings({"criteria": ("nll",)})
-    single = {name: method for name, method in methods.items() if name != "stacking"}
-    fitted = fitting.fit_all(single, examples, settings)
-    starts = {(fit.method.name, fit.criterion): fit.params for fit in fitted}
     fold = fitting.folds(labels, min(NUM_FOLDS, len(labels)), 0)
-    held_out = fitting.cross_fit(methods, examples, settings | {"starts": starts}, fold)
-    known = {"fitted": fitted, "held_out": fitting.of_members(held_out)}
-    fitted += fitting.fit_all({"stacking": methods["stacking"]}, examples, settings | known)
+    fitted, held_out = fitting.fit_and_cross_fit(methods, examples, settings, fold)
     losses = [-held.log_probs[np.arange(len(labels)), labels].astype(np.float64) for held in held_out]
     rows = []
     for index, other in metric_rows.comparisons(held_out, "nll"):

@@ -244,7 +244,7 @@ def compare(
     fold = fitting.folds(of_val.examples.labels, num_folds, seed, clusters=of_val.clusters and of_val.clusters.index)
     key = jax.random.split(jax.random.PRNGKey(seed), 4)[3]  # the main job's of this seed: it gives its rows again
     deciding = {METRIC_OF.get(criterion, criterion), "nll"}
-    measured_always = deciding | {"brier", "accuracy"}
+    wanted = deciding.union({"brier", "accuracy"}, metrics)
 
     def sample(name, split, calibrated):
         calibrated = calibrated + split.also
@@ -255,24 +255,18 @@ def compare(
         fitted_by = fitting.criteria_of(method, settings)
         return method._replace(criteria=(criterion,) if criterion in fitted_by else fitted_by[:1])
 
-    single = {name: method for name, method in candidates.items() if "members" not in method.options}
-    settings["searches"] = fitting.search_all(single, of_val.examples, settings)
-    fitted = fitting.fit_all(single, of_val.examples, settings)
+    settings["searches"] = fitting.search_all(candidates, of_val.examples, settings)
     crossed = candidates if on_test is None else {name: competing(method) for name, method in candidates.items()}
-    starts = {"starts": {(fit.method.name, fit.criterion): fit.params for fit in fitted}}
-    calibrated = fitting.cross_fit(crossed, of_val.examples, settings | starts, fold)
-    if len(candidates) > len(single):
-        known = {"fitted": fitted, "held_out": fitting.of_members(calibrated)}
-        fitted += fitting.fit_all({"stacking": candidates["stacking"]}, of_val.examples, settings | known)
+    fitted, calibrated = fitting.fit_and_cross_fit(candidates, of_val.examples, settings, fold, crossed)
     held_out = sample("cross_fit", of_val, calibrated)
     if on_test is None:
         measured, rows_of_test = held_out, []
-        rows = _rows(held_out, criterion, measured_always.union(metrics), of_val.group)
+        rows = _rows(held_out, criterion, wanted, of_val.group)
     else:  # ECE too, where it is asked for: on val it is drawn beside test's
         pairs = metric_rows.comparisons(calibrated, criterion)
         rows = metric_rows.calibration_rows(held_out, pairs, _ordered(deciding | {"ece"}.intersection(metrics)))
         measured = sample("test", on_test, [fit.calibrated(on_test.examples.rows, on_test.group) for fit in fitted])
-        rows_of_test = _rows(measured, criterion, measured_always.union(metrics), on_test.group)
+        rows_of_test = _rows(measured, criterion, wanted, on_test.group)
     choice = choose(
         fitted,
         select(rows, Difference, split="cross_fit"),

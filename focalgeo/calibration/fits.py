@@ -166,8 +166,8 @@ def summed(function: Callable, table: Array, *arrays: Array) -> list[np.ndarray]
 
 def _temperature_sums(log_temperature, logits, labels, weight):
     """Sums of the first and second derivative of `temperature_slopes`."""
-    slopes = np.array(temperature_slopes(logits, labels, weight, log_temperature), np.float64)
-    return (slopes * weight.sum(dtype=np.float64),)
+    slope, variance = temperature_terms(logits, labels, log_temperature)
+    return (np.array([(weight * each).sum(dtype=np.float64) for each in (slope, variance - slope)]),)
 
 
 def _temperature_nll(log_temperature, logits, labels, weight):
@@ -177,7 +177,13 @@ def _temperature_nll(log_temperature, logits, labels, weight):
 
 
 def temperature_slopes(logits, labels, weight, log_temperature):
-    """First and second derivative of the mean NLL in log T: of a = z / T, a_y - E a and Var a - (a_y - E a), E by p."""
+    """First and second derivative of the mean NLL in log T: the means of a_y - E a and of Var a - (a_y - E a)."""
+    space, (slope, variance) = maps.namespace(logits), temperature_terms(logits, labels, log_temperature)
+    return space.sum(weight * slope) / space.sum(weight), space.sum(weight * (variance - slope)) / space.sum(weight)
+
+
+def temperature_terms(logits, labels, log_temperature):
+    """Of each row a_y - E a and Var a, with a = z / T less its largest, so that equal logits give 0 exactly; E by p."""
     space = maps.namespace(logits)
     scores = maps.scaled(logits, space.exp(log_temperature))
     probs = space.exp(scores)
@@ -187,9 +193,7 @@ def temperature_slopes(logits, labels, weight, log_temperature):
         return space.sum(space.where(probs > 0, probs * values, 0), axis=-1)
 
     mean = expected(scores)
-    slope = of_label(scores, labels) - mean
-    variance = expected((scores - mean[:, None]) ** 2)
-    return space.sum(weight * slope) / space.sum(weight), space.sum(weight * (variance - slope)) / space.sum(weight)
+    return of_label(scores, labels) - mean, expected((scores - mean[:, None]) ** 2)
 
 
 class ScoreTest(NamedTuple):
@@ -247,14 +251,7 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
 
 
 def _score_terms(logits, labels):
-    """Of each row a_y - E a and Var a, in float64; a less its largest, so that equal logits give 0 exactly."""
-    scores = np.asarray(logits, np.float64)
-    scores = scores - scores.max(axis=1, keepdims=True)
-    probs = np.exp(scores)
-    probs /= probs.sum(axis=1, keepdims=True)
-    scores = np.where(scores == -np.inf, 0, scores)  # of p = 0
-    mean = (probs * scores).sum(axis=1)
-    return np.stack([of_label(scores, np.asarray(labels)) - mean, (probs * (scores - mean[:, None]) ** 2).sum(axis=1)])
+    return np.stack(temperature_terms(logits.astype(np.float64), labels, 0.0))
 
 
 def fit_focal_temperature(

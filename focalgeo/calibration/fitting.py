@@ -282,6 +282,24 @@ def cross_fit(
     ]
 
 
+def fit_and_cross_fit(
+    methods: Mapping[str, Method],
+    examples: checks.Examples,
+    settings: Mapping[str, Any],
+    fold: np.ndarray,
+    crossed: Mapping[str, Method] | None = None,
+) -> tuple[list[Fitted], list[Calibrated]]:
+    """`fit_all` of all methods, and `cross_fit` of `crossed`, or of them, from there; stacking shares the held-out."""
+    single = {name: method for name, method in methods.items() if "members" not in method.options}
+    fitted = fit_all(single, examples, settings)
+    starts = {(fit.method.name, fit.criterion): fit.params for fit in fitted}
+    held_out = cross_fit(crossed or methods, examples, settings | {"starts": starts}, fold)
+    if mixtures := {name: method for name, method in methods.items() if name not in single}:
+        known = {"fitted": fitted, "held_out": of_members(held_out)}
+        fitted += fit_all(mixtures, examples, settings | known)
+    return fitted, held_out
+
+
 def of_members(calibrated: Sequence[Calibrated]) -> list[np.ndarray]:
     """The log-probabilities by the members of stacking."""
     fitted = {each.method.name: each.log_probs for each in calibrated if each.criterion in ("nll", None)}

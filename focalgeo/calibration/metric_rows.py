@@ -108,12 +108,14 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
         with np.errstate(under="ignore"):
             gaps = np.exp(np.asarray(calibrated.log_probs))
         gaps[np.arange(n), np.asarray(sample.labels)] -= 1
-        value = gaps.mean(axis=0, dtype=np.float64)
-        variance = np.einsum("nk,nk->k", gaps, gaps, dtype=np.float64) / n - value**2
-        half = quantile * np.sqrt(np.maximum(variance, 0) / max(n - 1, 1))
-        if sample.clusters is not None:
+        if sample.clusters is None:
+            value = gaps.mean(axis=0, dtype=np.float64)
+            variance = np.einsum("nk,nk->k", gaps, gaps, dtype=np.float64) / n - value**2
+            half = quantile * np.sqrt(np.maximum(variance, 0) / max(n - 1, 1))
+        else:
             counts = sample.clusters.counts[:, None]
-            value, sums = (counts * gaps).sum(axis=0) / counts.sum(), np.zeros((sample.clusters.each.size, len(value)))
+            value = (counts * gaps).sum(axis=0) / counts.sum()
+            sums = np.zeros((sample.clusters.each.size, len(value)))
             np.add.at(sums, sample.clusters.index, counts * (gaps - value))
             half = quantile * spread * np.sqrt((sums**2).sum(axis=0)) / counts.sum()
         rows += [
