@@ -67,9 +67,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         began = time.perf_counter()
         say("fitting, cross-fitting and measuring")
         if (numbers := sum(split.logits.size for split in splits.values())) > MANY:
-            say(
-                f"of {numbers:,} numbers: it may take a minute or more; fewer --methods, --folds or --num-resamples shorten it"
-            )
+            say(f"of {numbers:,} numbers: it may take a minute; fewer --methods, --folds or --num-resamples shorten it")
         pairs = {
             name: calibration.Outputs(split.logits, split.labels, split.group, split.cluster, split.weight)
             for name, split in measured.items()
