@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from experiments import jobs, programs
 from experiments.programs import Program
 from focalgeo import calibration, checks, parallel
-from focalgeo.calibration import search
+from focalgeo.calibration import resampling, search
 from focalgeo.curvature import lanczos
 from focalgeo.evaluation.curvature import add_product, make_batch_loss
 from focalgeo.job import measurement, preparation
@@ -162,13 +162,14 @@ def grid_search(examples: int, classes: int, devices: Devices) -> Program:
 
 
 def bootstrap(examples: int, classes: int, devices: Devices) -> Program:
-    """The bootstrap of the ECE by 1,000 resamples, on one device."""
-    key = jax.random.PRNGKey(0)
+    """The bootstrap of the ECE by 1,000 resamples, whose counts the host draws, on one device."""
 
-    def resampled(logits, labels):
-        return calibration.bootstrap(calibration.ece, jax.nn.log_softmax(logits), labels, key, 1000)
+    def resampled(logits, labels, counts):
+        once, log_probs = jnp.ones(examples), jax.nn.log_softmax(logits)
+        return resampling.on_resamples(calibration.ece, calibration.ece, log_probs, labels, once, counts)
 
-    return Program(jax.jit(resampled), _examples(examples, classes, devices))
+    counts = _laid_out(np.zeros((1000, examples), np.float32), devices[:1])
+    return Program(jax.jit(resampled), (*_examples(examples, classes, devices), counts))
 
 
 def _examples(count, classes, devices):

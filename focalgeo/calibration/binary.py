@@ -39,6 +39,11 @@ _LEAST = -1e15  # of a log-probability: its square is finite in float32
 _SPAN = 0.75  # of the examples, in each fit of the loess
 _HALVINGS = 24  # in the search for its widths
 _FLAT = 1e-6  # a slope in nats of columns of size 1, at which a fit counts as converged
+_GAIN, _SMALLEST, _MOST_STEPS = (
+    1e-8,
+    1e-4,
+    100,
+)  # of Newton's steps: nats promised, the least share of one, their number
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
 
 
@@ -274,11 +279,25 @@ def _recalibrated(log_probs, labels, mask, *, slope):
         step = cg(partial(matmul, jax.hessian(objective)(point)), slopes, tol=1e-6)[0]
         return step, jnp.sum(slopes * step) / 2
 
+    def advance(state):
+        point, value, size, _, count = state
+        step, gain = newton_step(point)
+        trial = point + size * step
+        tried = objective(trial)
+        lower = tried < value
+        kept = jnp.where(lower, trial, point), jnp.where(lower, tried, value)
+        return *kept, jnp.where(lower, jnp.minimum(4 * size, 1), size / 4), gain, count + 1
+
+    def going(state):
+        _, _, size, gain, count = state
+        return (gain > _GAIN) & (size > _SMALLEST) & (count < _MOST_STEPS)
+
     start = 0 * columns[:, 0]
-    found = newton.descend(objective, start, objective(start), newton_step, tolerance=1e-8)
-    step, _ = newton_step(found.point)
-    settled = jnp.all(jnp.abs(step) <= _SETTLED * jnp.abs(found.point) + _STILL) & jnp.isfinite(found.value)
-    return jnp.where(settled, found.point + step, jnp.nan)[0]
+    one = jnp.ones_like(start[0])
+    point, value, *_ = jax.lax.while_loop(going, advance, (start, objective(start), one, one, 0))
+    step, _ = newton_step(point)
+    settled = jnp.all(jnp.abs(step) <= _SETTLED * jnp.abs(point) + _STILL) & jnp.isfinite(value)
+    return jnp.where(settled, point + step, jnp.nan)[0]
 
 
 @weighted

@@ -400,7 +400,7 @@ def _solve(behind, gamma):
         rate = slope_top * jnp.sum(jnp.exp(others - total) / slope, axis=-1, keepdims=True)
         return total + jax.nn.softplus(log_odds), rate + jax.nn.sigmoid(log_odds)
 
-    log_odds = newton_in_bracket(residual, start, low, high).point
+    log_odds = newton_in_bracket(residual, start, low, high)
     return log_odds, _others(_weight_and_slope(log_odds, gamma)[0] + behind, gamma)
 
 
@@ -415,7 +415,7 @@ def _others(log_weight, gamma):
         value, slope = _weight_and_slope(log_q - log_complement, gamma)
         return value - log_weight, slope / jnp.exp(log_complement)
 
-    return newton_in_bracket(residual, jnp.clip(log_weight, low, high), low, high).point
+    return newton_in_bracket(residual, jnp.clip(log_weight, low, high), low, high)
 
 
 def _weight_and_slope(log_odds, gamma):

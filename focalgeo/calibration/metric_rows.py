@@ -144,7 +144,7 @@ def reliability_rows(
     `worth` [bins] are the independent examples that a bin is worth, where that is not their number.
     """
     n = bins.count if worth is None else worth
-    bins, (low, high) = jax.device_get((bins, _share_interval(np.where(n > 0, bins.accuracy, 0) * n, n)))
+    bins, (low, high) = bins, resampling.wilson_interval(np.where(n > 0, bins.accuracy, 0) * n, n)
     rows = []
     for index in np.flatnonzero(bins.count):
         count, confidence, accuracy, lower, upper = (column[index] for column in bins)
@@ -183,9 +183,6 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
     return pairs
 
 
-_share_interval = jax.jit(resampling.wilson_interval)  # else each of its operations is compiled by itself
-
-
 def _worth(n, share, stderr, clusters):
     """How many independent examples a share of n is worth, by its standard error over so many clusters.
 
@@ -213,7 +210,7 @@ def _metric_rows(sample, measured, entries):
                 if sample.clusters is not None:
                     most = n * max(sample.clusters.counts.mean(), 1)
                     worth = _worth(most, value, stderr, sample.clusters.worth)
-                low, high = _share_interval(value * worth, worth)
+                low, high = resampling.wilson_interval(value * worth, worth)
             row = finite(Metric(name, value, low, high, n, **_tags(sample, calibrated)))
             rows.append(replace(row, low=max(row.low, entry.smallest), high=min(row.high, entry.largest)))
     return rows

@@ -1,4 +1,4 @@
-"""Newton's method under jit and vmap: roots of one number in a bracket; and a descent of a few numbers.
+"""Roots of one number in a bracket, under jit and vmap.
 
 No root is differentiated through: `implicit_step` gives it its derivatives afterwards.
 """
@@ -8,24 +8,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from focalgeo.types import Array, PyTree
+from focalgeo.types import Array
 
 Points = Float[Array, "*batch"]
 
 _MOST_STEPS = 100  # in a bracket, where ten are usual; each fourth is a bisection until Newton's steps are short
 _NEAR = 0.1  # a Newton step shorter than this is in reach of quadratic convergence, for functions of scale 1
 _GOLDEN = 0.6180339887498949
-_MOST_DESCENTS = 60
-_SMALLEST = 2**-12  # share of a step that is tried
-
-
-class Root(NamedTuple):
-    """A root, and whether the search for it converged."""
-
-    point: Points
-    converged: Bool[Array, "*batch"]
 
 
 class _Bracket(NamedTuple):
@@ -41,9 +32,7 @@ def newton_in_bracket(
     start: Points,
     low: Points,
     high: Points,
-    *,
-    settled: Callable[[Array, Array], Array] | None = None,
-) -> Root:
+) -> Points:
     """The root of a function that rises through zero in a bracket, by Newton's steps with bisection as safeguard.
 
     Args:
@@ -52,11 +41,9 @@ def newton_in_bracket(
         start: Float [...], inside the bracket.
         low: Float [...].
         high: Float [...].
-        settled: settled(value, slope) -> bool [...], whether the next step is the last. If None, steps end where they
-            are shorter than 16 eps max(|x|, 1).
 
     Returns:
-        Root [...], where the last step has been taken; not converged after 100 steps.
+        [...], where steps are shorter than 16 eps max(|x|, 1), or after 100 steps.
     """
     tolerance = 16 * jnp.finfo(start.dtype).eps
 
@@ -69,15 +56,13 @@ def newton_in_bracket(
         outside = ~((newton >= low) & (newton <= high))
         point = jnp.where(far | outside, low + (high - low) / 2, newton)
         small = tolerance * jnp.maximum(jnp.abs(state.point), 1)
-        last = jnp.abs(newton - state.point) <= small if settled is None else settled(value, slope)
-        moving = state.moving & ~last & (high - low > small)
+        moving = state.moving & (jnp.abs(newton - state.point) > small) & (high - low > small)
         # An accepted Newton step is taken even when it is the last: it costs nothing and only improves the point.
         point = jnp.where(moving, point, jnp.clip(newton, low, high))
         return _Bracket(jnp.where(state.moving, point, state.point), low, high, moving, state.step + 1)
 
     state = _Bracket(start, low, high, jnp.ones(start.shape, bool), jnp.zeros((), jnp.int32))
-    state = jax.lax.while_loop(lambda s: jnp.any(s.moving) & (s.step < _MOST_STEPS), advance, state)
-    return Root(state.point, ~state.moving)
+    return jax.lax.while_loop(lambda s: jnp.any(s.moving) & (s.step < _MOST_STEPS), advance, state).point
 
 
 def implicit_step(root: Points, value: Points, slope: Points) -> Points:
@@ -114,58 +99,3 @@ def golden_section(function: Callable[[Array], Array], low: Points, high: Points
 
     low, high = jax.lax.fori_loop(0, num_sections, section, (low, high))
     return low / 2 + high / 2
-
-
-class Descent(NamedTuple):
-    """A point of a descent."""
-
-    point: PyTree
-    value: Array
-    gain: Array  # nats that the last step promised
-    moved: Array  # bool
-    step: Array
-
-
-def descend(
-    objective: Callable[[PyTree], Array],
-    start: PyTree,
-    value: Array,
-    newton_step: Callable[[PyTree], tuple[PyTree, Array]],
-    *,
-    tolerance: float,
-) -> Descent:
-    """Newton steps from `start`, each halved until it lowers the objective, while they promise more than `tolerance`.
-
-    The objective stands in the program once, and so takes half as long to compile.
-
-    Args:
-        objective: objective(point) -> scalar.
-        start: Tree of float arrays.
-        value: The objective there.
-        newton_step: newton_step(point) -> the step, and what it promises to gain.
-        tolerance: Of the gain.
-    """
-
-    def advance(descent):
-        direction, gain = newton_step(descent.point)
-
-        def attempt(carry):
-            size = carry[0]
-            point = jax.tree.map(lambda x, d: x + size * d, descent.point, direction)
-            return size / 2, point, objective(point)
-
-        def searching(carry):
-            size, _, value = carry
-            return ~(value < descent.value) & (size >= _SMALLEST)
-
-        nowhere = jnp.ones_like(gain), descent.point, jnp.full_like(gain, jnp.inf)
-        _, point, value = jax.lax.while_loop(searching, attempt, nowhere)
-        moved = value < descent.value
-        kept = jax.tree.map(lambda new, old: jnp.where(moved, new, old), (point, value), (descent.point, descent.value))
-        return Descent(*kept, gain, moved, descent.step + 1)
-
-    def going(descent):
-        return descent.moved & (descent.gain > tolerance) & (descent.step < _MOST_DESCENTS)
-
-    first = Descent(start, value, jnp.full_like(value, jnp.inf), jnp.ones((), bool), jnp.int32(0))
-    return jax.lax.while_loop(going, advance, first)

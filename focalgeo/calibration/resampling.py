@@ -13,15 +13,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 from jaxtyping import Float, Int, Shaped
+from scipy import special
 from tqdm import tqdm
 
 from focalgeo import checks
 from focalgeo.calibration import metrics
 from focalgeo.calibration.binning import Labels, Reliability, Scalar
 from focalgeo.calibration.clusters import Clusters
-from focalgeo.calibration.maps import namespace
 from focalgeo.calibration.methods import Calibrated
 from focalgeo.trees import at_highest
 from focalgeo.types import BAR, MOST_RESAMPLES, Array, Estimate, InputError, PyTree
@@ -37,21 +36,22 @@ MOST_COUNTS = 2**23  # of examples in resamples, held at once: 32 MB
 _LARGE = 2**24  # numbers of a table that are measured by itself
 
 
+@np.errstate(all="ignore")
 def wilson_interval(
-    successes: Shaped[Array, "*batch"] | float, n: Shaped[Array, "*batch"] | float
+    successes: Shaped[Array, "*#batch"] | float, n: Shaped[Array, "*#batch"] | float
 ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
-    """Wilson's 95% interval (low, high) for a share, from `successes` out of `n`; both of one shape.
+    """Wilson's 95% interval (low, high) for a share, from `successes` out of `n`; on the host.
 
     Unlike a bootstrap it does not collapse where all or none succeed. n = 0 gives (0, 1): nothing is known.
     """
-    successes, n = checks.broadcast(successes=successes, n=n)
     checks.check_interval("successes", successes, 0)
+    successes, n = np.asarray(successes, np.float64), np.asarray(n, np.float64)
     checks.check_interval("n less the successes", n - successes, 0)
     denominator = n + Z95**2
     centre = (successes + Z95**2 / 2) / denominator
-    spread = successes * (n - successes) / jnp.maximum(n, 1) + Z95**2 / 4
-    half = Z95 * jnp.sqrt(spread) / denominator
-    return jnp.clip(centre - half, 0, 1), jnp.clip(centre + half, 0, 1)
+    spread = successes * (n - successes) / np.maximum(n, 1) + Z95**2 / 4
+    half = Z95 * np.sqrt(spread) / denominator
+    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
 
 
 def bootstrap(
@@ -93,39 +93,26 @@ def bootstrap(
         of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Tested in
         tests/calibration/test_resampling.py, which counts how often the interval covers.
     """
-    _check(key, num_resamples)
     rows, labels, _ = checks.examples(log_probs, labels, soft=True)
-    return _of_metric(_bootstrapped, metric, rows, labels, key, Clusters.of(clusters, labels, weights), num_resamples)
+    clusters = Clusters.of(clusters, labels, weights)
+    (of_data,) = _bootstrapped(metric, [rows], labels, key, clusters, num_resamples)
+    return jax.tree.map(partial(estimated, num_examples=len(labels), clusters=clusters), *of_data)
 
 
-def _check(key, num_resamples):
+def _bootstrapped(metric, tables, labels, key, clusters, num_resamples):
+    """Of each table of log-probabilities the metric, and its draws; all are measured on the same resamples."""
     checks.check_key(key)
     checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
-
-
-def _of_metric(function, *arguments):
-    """What a compiled function of a metric returns; NaN is no fault of it where the metric has no meaning."""
+    if checks.is_traced(tables, labels, key):
+        raise InputError("resamples are drawn on the host: call the bootstrap outside jit and vmap")
     try:
-        with jax.debug_nans(False):
-            return function(*arguments)
+        found = _drawn((metric, metric), tables, labels, key, clusters, num_resamples)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         mend = "write it with jax.numpy alone, which NumPy, scikit-learn and an if on its numbers are not"
         raise InputError(f"the metric cannot be compiled by JAX: {mend}") from error
-
-
-def _scalars(values):
-    for leaf in jax.tree.leaves(values):
+    for leaf in jax.tree.leaves([value for value, _ in found]):
         checks.check_array("what the metric returns", leaf, shape=(), dtype=float)
-    return values
-
-
-@partial(jax.jit, static_argnames=("metric", "num_resamples"))
-@at_highest
-def _bootstrapped(metric, log_probs, labels, key, clusters, num_resamples):
-    once = {} if clusters is None or clusters.weights is None else {"mask": clusters.weights}
-    value = _scalars(metric(log_probs, labels, **once))
-    draws = _resampled(lambda counts: metric(log_probs, labels, mask=counts), len(labels), key, clusters, num_resamples)
-    return jax.tree.map(partial(estimated, num_examples=len(labels), clusters=clusters), value, draws)
+    return found
 
 
 def estimated(
@@ -138,28 +125,12 @@ def estimated(
     spread, quantile = student(clusters)
     with np.errstate(all="ignore"):
         low, high = _bias_corrected(draws, value, spread * quantile)
-        return Estimate(value, spread * namespace(draws).nanstd(draws, ddof=1), low, high, np.int32(num_examples))
+        return Estimate(value, spread * np.nanstd(draws, ddof=1), low, high, np.int32(num_examples))
 
 
 def student(clusters: Clusters | None) -> tuple[Array | float, Array | float]:
     """By what a standard deviation over resamples is multiplied, and how many of these are half an interval."""
     return (1.0, Z95) if clusters is None else (clusters.spread, clusters.quantile)
-
-
-def _resampled(statistic, num_examples, key, clusters, num_resamples):
-    """statistic(counts) of each resample, stacked; a few at a time, so that memory does not grow with their number."""
-    keys = jax.random.split(key, num_resamples)
-    return jax.lax.map(lambda key: statistic(_resample(key, num_examples, clusters)), keys, batch_size=_AT_ONCE)
-
-
-def _resample(key, num_examples, clusters):
-    """Counts of the examples in one resample: as many are drawn as there are, with replacement, or of the clusters."""
-    each = jnp.zeros(num_examples, jnp.float32) if clusters is None else clusters.each
-    counts = each.at[jax.random.randint(key, each.shape, 0, each.size)].add(1)
-    if clusters is None:
-        return counts
-    counts = counts[clusters.index]
-    return counts if clusters.weights is None else counts * clusters.weights
 
 
 def _bias_corrected(draws, value, deviations):
@@ -168,22 +139,19 @@ def _bias_corrected(draws, value, deviations):
     Of squares where 0 is within reach, of logarithms where a positive mean is skewed to the right: asking for more of
     the skewness than its sign would leave out just the samples whose interval is too narrow.
     """
-    space, interval = namespace(draws), partial(_normal_interval, deviations=deviations)
-    low_square, high_square = interval(draws**2, value**2)
-    biased = space.nanmean(draws) - value > space.nanstd(draws) / 2  # a mean, such as the Brier score, is not
-    near_zero = biased & (space.nanmin(draws) >= 0) & (low_square <= 0)
-    positive = (value > 0) & (space.nanmin(draws) > 0)
-    logarithms = (space.log(space.where(positive, numbers, 1)) for numbers in (draws, value))
-    right_skewed = positive & ~biased & (space.nanmean((draws - space.nanmean(draws)) ** 3) > 0)
-    plain, of_logs = interval(draws, value), map(space.exp, interval(*logarithms))
-    low, high = (space.where(right_skewed, *ends) for ends in zip(of_logs, plain, strict=True))
-    return space.where(near_zero, 0.0, low), space.where(near_zero, space.sqrt(space.maximum(high_square, 0.0)), high)
+    low, high = _normal_interval(draws**2, value**2, deviations)
+    biased = np.nanmean(draws) - value > np.nanstd(draws) / 2  # a mean, such as the Brier score, is not
+    if biased and np.nanmin(draws) >= 0 and low <= 0:
+        return 0.0, np.sqrt(max(high, 0.0))
+    positive = value > 0 and np.nanmin(draws) > 0
+    if positive and not biased and np.nanmean((draws - np.nanmean(draws)) ** 3) > 0:
+        return np.exp(_normal_interval(np.log(draws), np.log(value), deviations))
+    return _normal_interval(draws, value, deviations)
 
 
 def _normal_interval(draws, value, deviations):
     # the bias as a mean of differences: where all draws are the value, so are both ends, to the bit
-    space = namespace(draws)
-    centre, half = value - space.nanmean(draws - value), deviations * space.nanstd(draws, ddof=1)
+    centre, half = value - np.nanmean(draws - value), deviations * np.nanstd(draws, ddof=1)
     return centre - half, centre + half
 
 
@@ -233,24 +201,12 @@ def paired_bootstrap(
         the difference of two such samples, and the true one lies beyond its outer end in half of all samples or so
         (1,000 examples, true difference 0.034). NLL and Brier score, which are means, have no such bias.
     """
-    _check(key, num_resamples)
     first, second = (checks.examples(rows, labels, weights, soft=True) for rows in (first_log_probs, second_log_probs))
     checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
-    clusters = Clusters.of(clusters, first.labels, weights)
-    return _of_metric(
-        _paired, metric, first.rows, second.rows, first.labels, first.weight, key, clusters, num_resamples
-    )
-
-
-@partial(jax.jit, static_argnames=("metric", "num_resamples"))
-@at_highest
-def _paired(metric, first, second, labels, once, key, clusters, num_resamples):
-    def difference(mask):
-        pair = metric(first, labels, mask=mask), metric(second, labels, mask=mask)
-        return _scalars(jax.tree.map(partial(rounded_difference, num_terms=len(labels)), *pair))
-
-    draws = _resampled(difference, len(labels), key, clusters, num_resamples)
-    return jax.tree.map(partial(compared, num_examples=len(labels), clusters=clusters), difference(once), draws)
+    labels, clusters = first.labels, Clusters.of(clusters, first.labels, weights)
+    pair = _bootstrapped(metric, [first.rows, second.rows], labels, key, clusters, num_resamples)
+    less = jax.tree.map(partial(rounded_difference, num_terms=len(labels)), *pair)
+    return jax.tree.map(partial(compared, num_examples=len(labels), clusters=clusters), *less)
 
 
 def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
@@ -264,25 +220,21 @@ def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
 
     Source: Higham and Mary, SIAM J. Sci. Comput. 41 (2019), rounding errors of sums grow with sqrt(n).
     """
-    space, difference, eps = namespace(first), first - second, jnp.finfo(first.dtype).eps
-    noise = num_terms**0.5 * eps * space.maximum(abs(first), abs(second)) + 8 * eps
-    return space.where(abs(difference) <= noise, space.zeros_like(difference), difference)
+    difference, eps = first - second, jnp.finfo(first.dtype).eps
+    noise = num_terms**0.5 * eps * np.maximum(abs(first), abs(second)) + 8 * eps
+    return np.where(abs(difference) <= noise, np.zeros_like(difference), difference)
 
 
 def compared(
     value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, clusters: Clusters | None = None
 ) -> PairedDifference:
     """The PairedDifference of `paired_bootstrap`, from a difference on the data and its values on the resamples."""
-    space, special = (np, scipy.special) if namespace(draws) is np else (jnp, jax.scipy.special)
     spread, quantile = student(clusters)
     with np.errstate(all="ignore"):
-        stderr = spread * space.nanstd(draws, ddof=1)
+        stderr = spread * np.nanstd(draws, ddof=1)
         z = abs(value) / stderr
-        if clusters is None:
-            p_value = special.erfc(z / space.sqrt(2.0).astype(z.dtype))
-        else:
-            p_value = special.betainc((clusters.worth - 1) / 2, 0.5, 1 / (1 + z**2 / (clusters.worth - 1)))
-    p_value, half = space.where(value == 0, space.ones_like(z), p_value), quantile * stderr
+        tail = special.ndtr(-z) if clusters is None else special.stdtr(clusters.worth - 1, -z)
+    p_value, half = np.where(value == 0, 1.0, 2 * tail), quantile * stderr
     return PairedDifference(value, stderr, value - half, value + half, p_value, np.int32(num_examples))
 
 
@@ -307,6 +259,19 @@ class Measured(NamedTuple):
     bin_draws: Reliability | None  # [resamples, bins], where there are clusters
 
 
+class _Program(NamedTuple):
+    """What `measure` computes of a table, as one metric; equal ones are compiled once."""
+
+    entries: tuple[tuple[str, metrics.MetricEntry], ...]
+    num_bins: int
+    bins: Callable[..., Reliability] | None
+
+    def __call__(self, log_probs, labels, inside=None, *, mask):
+        of = partial(metrics.metrics_of, log_probs, labels, entries=dict(self.entries), num_bins=self.num_bins)
+        values = of(mask) if inside is None else jax.lax.map(lambda members: of(members * mask), inside)
+        return values, self.bins and self.bins(log_probs, labels, num_bins=self.num_bins, mask=mask)
+
+
 def measure(
     sample: Sample,
     entries: Mapping[str, metrics.MetricEntry],
@@ -319,61 +284,56 @@ def measure(
     With `inside` [groups, examples] the metrics are [groups], of each group.
     """
     checks.check_key(sample.key)
-    labels = jnp.asarray(sample.labels)
     for method in sample.calibrated:
-        checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(labels.size, None))
-    once = np.ones(labels.size, np.float32) if sample.clusters is None else sample.clusters.counts
-    options = {"entries": tuple(entries.items()), "num_bins": sample.num_bins, "bins": bins}
-    options["redraw_bins"] = bins is not None and sample.clusters is not None
-    parts: list[list[Measured]] = [[] for _ in sample.calibrated]
+        checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(len(sample.labels), None))
+    tables, of_all = (
+        [method.log_probs for method in sample.calibrated],
+        _Program((*entries.items(),), sample.num_bins, bins),
+    )
+    programs = of_all, of_all if sample.clusters is not None else of_all._replace(bins=None)
+    arguments = tables, sample.labels, sample.key, sample.clusters, sample.num_resamples
+    found = _drawn(programs, *arguments, () if inside is None else (inside,), f"resamples of {sample.split}")
+    return [Measured(values, draws, of_bins, bin_draws) for (values, of_bins), (draws, bin_draws) in found]
+
+
+def _drawn(programs, tables, labels, key, clusters, num_resamples, others=(), name="resamples"):
+    """Of each table the first program on the examples, and the second on each resample, stacked."""
+    labels, parts = jnp.asarray(labels), [[] for _ in tables]
+    once = np.ones(len(labels), np.float32) if clusters is None else clusters.counts
     with jax.debug_nans(False):  # a metric may have no meaning on these examples, or on a resample
-        for counts in _counts(sample):
+        for counts in _counts(key, len(labels), clusters, num_resamples, name):
             # once is handed in: of constants XLA makes sums that it rounds otherwise
-            counts = jnp.asarray(counts)
-            running = []
-            for method in sample.calibrated:
-                found = _measured(method.log_probs, labels, once, counts, inside, **options)
+            counts, running = jnp.asarray(counts), []
+            for table in tables:
+                found = on_resamples(*programs, table, labels, once, counts, *others)
                 # of several small tables at once; of a large one the device's copy goes before the next is made
-                running.append(jax.device_get(found) if np.size(method.log_probs) > _LARGE else found)
+                running.append(jax.device_get(found) if np.size(table) > _LARGE else found)
             for part, measured in zip(parts, jax.device_get(running), strict=True):
                 part.append(measured)
-    return [_joined(part, sample.num_resamples) for part in parts]
+    join = lambda *draws: np.concatenate(draws)[:num_resamples]  # noqa: E731
+    return [(part[0][0], jax.tree.map(join, *(draws for _, draws in part))) for part in parts]
 
 
-def _counts(sample):
+def _counts(key, num_examples, clusters, num_resamples, name):
     """How often each example counts in the resamples, float32 [resamples, examples], in parts of one size.
 
     The last part may hold some more resamples than were asked for: one program serves all parts.
     """
-    key, clusters = sample.key, sample.clusters
     bits = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     generator = np.random.default_rng(np.asarray(bits).ravel())
-    size = sample.labels.size if clusters is None else clusters.each.size
-    at_once = -(-sample.num_resamples // -(-sample.num_resamples * sample.labels.size // MOST_COUNTS))
-    for _ in tqdm(range(0, sample.num_resamples, at_once), f"resamples of {sample.split}", **BAR):
+    size = num_examples if clusters is None else clusters.each.size
+    at_once = -(-num_resamples // -(-num_resamples * num_examples // MOST_COUNTS))
+    for _ in tqdm(range(0, num_resamples, at_once), name, **BAR):
         drawn = (np.bincount(generator.integers(size, size=size), minlength=size) for _ in range(at_once))
         counts = np.stack([each.astype(np.float32) for each in drawn])
         counts = counts if clusters is None else counts[:, clusters.index] * clusters.counts
         yield counts
 
 
-def _joined(parts, num_resamples):
-    """The draws of all parts together, of which the last may be too long."""
-    join = lambda *draws: np.concatenate(draws)[:num_resamples]  # noqa: E731
-    draws, bin_draws = (jax.tree.map(join, *of) for of in ([p.draws for p in parts], [p.bin_draws for p in parts]))
-    return parts[0]._replace(draws=draws, bin_draws=bin_draws)
-
-
-@partial(jax.jit, static_argnames=("entries", "num_bins", "bins", "redraw_bins"))
-def _measured(log_probs, labels, once, counts, inside, *, entries, num_bins, bins, redraw_bins):
-    """Metrics, resamples and bins of one method. Apart, each part would be compiled anew."""
-    of_all = partial(metrics.metrics_of, log_probs, labels, entries=dict(entries), num_bins=num_bins)
-
-    def of(mask):
-        return of_all(mask) if inside is None else jax.lax.map(lambda members: of_all(members * mask), inside)
-
+@partial(jax.jit, static_argnums=(0, 1))
+@at_highest
+def on_resamples(of_all, of_resample, log_probs, labels, once, counts, *others):
+    """A metric of the examples, and one of each resample by its counts; in one program, as each would compile anew."""
     at_once = max(1, min(_AT_ONCE, _EXAMPLES_AT_ONCE // len(labels)))
-    draws = jax.lax.map(of, counts, batch_size=at_once)
-    binned = None if bins is None else partial(bins, log_probs, labels, num_bins=num_bins)
-    redrawn = jax.lax.map(lambda mask: binned(mask=mask), counts, batch_size=at_once) if redraw_bins else None
-    return Measured(of(once), draws, binned and binned(mask=once), redrawn)
+    resampled = jax.lax.map(lambda mask: of_resample(log_probs, labels, *others, mask=mask), counts, batch_size=at_once)
+    return of_all(log_probs, labels, *others, mask=once), resampled

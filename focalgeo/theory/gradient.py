@@ -167,6 +167,6 @@ def _positive_root(r: Array) -> Array:
     def residual(x):
         return fixed * x - jnp.log1p(x), fixed - 1 / (1 + x)
 
-    x = newton_in_bracket(residual, start, near / fixed, 2 * start).point
+    x = newton_in_bracket(residual, start, near / fixed, 2 * start)
     slope = residual(x)[1]
     return implicit_step(x, r * x - jnp.log1p(x), jnp.where(slope > 0, slope, 1))
