@@ -8,8 +8,6 @@ or None; `temperature_fit` and `focal_fit` are the fits of `fits` to these examp
 
 from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from focalgeo.calibration import fits, linear, maps, stacking
@@ -123,35 +121,18 @@ def fit_histogram_binning(logits, labels, *, criterion, mask, num_bins) -> Param
 
     Source: as `histogram_binning`; the bins of equal mass are Naeini, Cooper & Hauskrecht, AAAI 2015.
     """
-    return _fit_bins(logits, labels, mask, num_bins)
-
-
-@partial(jax.jit, static_argnames="num_bins")
-def _fit_bins(rows, labels, weight, num_bins):
-    log_probs = maps.temperature_scaling(rows, 1.0)  # as in the application
-    log_odds = maps.top_log_odds(log_probs, maps.top_class(rows))[:, 0]
-    right = (jnp.argmax(rows, axis=-1) == labels).astype(weight.dtype)
-    edges = _equal_mass_edges(jnp.where(weight > 0, log_odds, jnp.inf), weight, num_bins)
-    bins = jnp.searchsorted(edges, log_odds, side="left")
-    count, correct = (jnp.bincount(bins, counted, length=num_bins) for counted in (weight, weight * right))
-    return {"edges": edges, "accuracies": (correct + 1) / (count + 2)}
-
-
-def _equal_mass_edges(values, weight, num_bins):
-    """Edges [num_bins - 1] between values that differ by more than rounding, midway, so that no value is at an edge.
-
-    Each is the first such place at or above its quantile, or else the last of all. There is one below all values too,
-    for bins that stay empty; infinite values, those of weight 0, are beyond the last.
-    """
-    order = jnp.argsort(values)
-    mass = jnp.cumsum(weight[order])
-    quantiles = jnp.searchsorted(mass * num_bins, mass[-1] * jnp.arange(1, num_bins, dtype=mass.dtype))
-    below = jnp.concatenate([jnp.finfo(values.dtype).min[None], values[order]])
-    low, high = below[:-1], below[1:]
-    apart = (high - low > _ROUNDING * jnp.finfo(values.dtype).eps * jnp.maximum(jnp.abs(low), 1)) & (high < jnp.inf)
-    places = jnp.flatnonzero(apart, size=len(values), fill_value=len(values))
-    edges = places[jnp.minimum(jnp.searchsorted(places, quantiles + 1), jnp.sum(apart) - 1)]
-    return low[edges] / 2 + high[edges] / 2
+    log_probs = maps.temperature_scaling(logits, 1.0)  # as in the application
+    log_odds = maps.top_log_odds(log_probs, maps.top_class(logits))[:, 0]
+    order = np.argsort(log_odds, kind="stable")
+    low, high = log_odds[order][:-1], log_odds[order][1:]
+    places = np.flatnonzero(high - low > _ROUNDING * np.finfo(low.dtype).eps * np.maximum(np.abs(low), 1))
+    mass = np.cumsum(mask[order])
+    quantiles = np.searchsorted(mass * num_bins, mass[-1] * np.arange(1, num_bins, dtype=mass.dtype))
+    ends = np.append(low / 2 + high / 2, np.finfo(low.dtype).min)[[*places, -1]]  # the last is below all, for no place
+    edges = ends[np.minimum(np.searchsorted(places, quantiles), len(places) - 1)]
+    bins, right = np.searchsorted(edges, log_odds), logits.argmax(axis=1) == labels
+    count, correct = (np.bincount(bins, counted, minlength=num_bins) for counted in (mask, mask * right))
+    return {"edges": edges, "accuracies": ((correct + 1) / (count + 2)).astype(mask.dtype)}
 
 
 def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
