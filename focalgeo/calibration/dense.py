@@ -92,7 +92,7 @@ def _fitted(read):
     start = fits.temperature_fit(*map(np.concatenate, zip(*few, strict=True)))
 
     def slopes(point):
-        return sum(np.asarray(_slopes(*image, np.float32(point)), float) for image in read())
+        return sum(fits.temperature_slopes(point, *image) for image in read())
 
     point, converged = np.log(start.temperature), start.converged
     if converged:
@@ -100,12 +100,6 @@ def _fitted(read):
         point, converged = newton.root, newton.converged
     params = {"temperature": np.exp(np.float32(point)), "converged": np.asarray(converged)}
     return Fitted(METHODS["temperature_scaling"], "nll", params, few[0][0].shape[1])
-
-
-@jax.jit
-def _slopes(rows, labels, weight, log_temperature):
-    """Sums over pixels of the NLL's first and second derivative in log T."""
-    return jnp.stack(fits.temperature_slopes(rows, labels, weight, log_temperature)) * jnp.sum(weight)
 
 
 @partial(jax.jit, static_argnames="num_bins")

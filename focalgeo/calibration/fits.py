@@ -82,7 +82,7 @@ def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
     low, high = np.log(TEMPERATURE_BRACKET)
 
     def slopes(point):
-        return summed(partial(_temperature_sums, point), logits, labels, weight)[0] / total
+        return temperature_slopes(point, logits, labels, weight) / total
 
     total = np.sum(weight, dtype=np.float64)
     ends = (-1.0, 1.0) if start is not None else (slopes(low)[0], slopes(high)[0])
@@ -164,8 +164,12 @@ def summed(function: Callable, table: Array, *arrays: Array) -> list[np.ndarray]
     return [np.sum(part, axis=0, dtype=np.float64) for part in zip(*parts, strict=True)]
 
 
+def temperature_slopes(log_temperature, logits, labels, weight) -> np.ndarray:
+    """Sums over rows of the first and second derivative of the NLL in log T: a_y - E a, and Var a less that."""
+    return summed(partial(_temperature_sums, log_temperature), logits, labels, weight)[0]
+
+
 def _temperature_sums(log_temperature, logits, labels, weight):
-    """Sums of the first and second derivative of `temperature_slopes`."""
     slope, variance = temperature_terms(logits, labels, log_temperature)
     return (np.array([(weight * each).sum(dtype=np.float64) for each in (slope, variance - slope)]),)
 
@@ -176,24 +180,14 @@ def _temperature_nll(log_temperature, logits, labels, weight):
     return (nll.astype(np.float64) @ weight,)
 
 
-def temperature_slopes(logits, labels, weight, log_temperature):
-    """First and second derivative of the mean NLL in log T: the means of a_y - E a and of Var a - (a_y - E a)."""
-    space, (slope, variance) = maps.namespace(logits), temperature_terms(logits, labels, log_temperature)
-    return space.sum(weight * slope) / space.sum(weight), space.sum(weight * (variance - slope)) / space.sum(weight)
-
-
 def temperature_terms(logits, labels, log_temperature):
     """Of each row a_y - E a and Var a, with a = z / T less its largest, so that equal logits give 0 exactly; E by p."""
-    space = maps.namespace(logits)
-    scores = maps.scaled(logits, space.exp(log_temperature))
-    probs = space.exp(scores)
-    probs = probs / space.sum(probs, axis=-1, keepdims=True)
-
-    def expected(values):
-        return space.sum(space.where(probs > 0, probs * values, 0), axis=-1)
-
-    mean = expected(scores)
-    return of_label(scores, labels) - mean, expected((scores - mean[:, None]) ** 2)
+    scores = maps.scaled(logits, math.exp(log_temperature))
+    probs = np.exp(scores)
+    probs /= probs.sum(axis=-1, keepdims=True)
+    finite = np.where(probs > 0, scores, 0)
+    mean = (probs * finite).sum(axis=-1)
+    return of_label(scores, labels) - mean, (probs * (finite - mean[:, None]) ** 2).sum(axis=-1)
 
 
 class ScoreTest(NamedTuple):
