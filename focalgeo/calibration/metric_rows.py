@@ -100,24 +100,25 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
     Above 0 the class is given too much probability. The interval is the normal one of the mean of p_k - [y = k], or
     Student's by clusters: of many classes 1 in 20 leaves out 0 by chance. Of more than 10,000 classes there are none.
     """
-    rows, (spread, quantile) = [], resampling.student(sample.clusters)
+    rows, n, clusters = [], len(sample.labels), sample.clusters
     if sample.calibrated[0].log_probs.shape[1] > _MOST_GAPS:
         return []
+    spread, quantile = resampling.student(clusters)
+    if clusters is None:
+        spread, counts = (n / max(n - 1, 1)) ** 0.5, np.ones(n, np.float32)
+    else:
+        counts = clusters.counts
     for calibrated in sample.calibrated:
-        n = len(sample.labels)
         with np.errstate(under="ignore"):
             gaps = np.exp(np.asarray(calibrated.log_probs))
         gaps[np.arange(n), np.asarray(sample.labels)] -= 1
-        if sample.clusters is None:
-            value = gaps.mean(axis=0, dtype=np.float64)
-            variance = np.einsum("nk,nk->k", gaps, gaps, dtype=np.float64) / n - value**2
-            half = quantile * np.sqrt(np.maximum(variance, 0) / max(n - 1, 1))
-        else:
-            counts = sample.clusters.counts[:, None]
-            value = (counts * gaps).sum(axis=0) / counts.sum()
-            sums = np.zeros((sample.clusters.each.size, len(value)))
-            np.add.at(sums, sample.clusters.index, counts * (gaps - value))
-            half = quantile * spread * np.sqrt((sums**2).sum(axis=0)) / counts.sum()
+        value = np.einsum("n,nk->k", counts, gaps, dtype=np.float64) / counts.sum(dtype=np.float64)
+        gaps -= value
+        if clusters is not None:
+            each = gaps * counts[:, None]
+            gaps = np.zeros((clusters.each.size, len(value)))
+            np.add.at(gaps, clusters.index, each)
+        half = quantile * spread * np.sqrt(np.einsum("nk,nk->k", gaps, gaps, dtype=np.float64)) / counts.sum()
         rows += [
             finite(Metric("class_gap", *numbers, n, group=str(k), **_tags(sample, calibrated)))
             for k, numbers in enumerate(zip(value, value - half, value + half, strict=True))
