@@ -1,4 +1,4 @@
-"""Which rule should choose: nine on the same cross-fitted outputs, each measured on test.
+"""Which rule should choose: ten on the same cross-fitted outputs, each measured on test.
 
 A rule gives a weight to each method's probabilities, from how these do on val: a single method has weight 1. Where the
 truth is known NLL, Brier score and accuracy are expected ones, without noise of labels.
@@ -30,6 +30,7 @@ AS_GIVEN, MATRIX = "uncalibrated", "structured_matrix_scaling"
 KEPT = (AS_GIVEN, PLAIN, "focal_temperature_scaling")  # without numbers of each class
 TRIO = (PLAIN, "focal_vector_scaling", MATRIX)
 MEMBERS = (*KEPT, "focal_vector_scaling", MATRIX, "beta_calibration", "binary_isotonic")  # the last for two classes
+NOW = (*MEMBERS, "platt_scaling")
 WITHOUT = ("loss_implied_temperature_scaling", "loss_implied_map")  # they need the gamma of the training
 SIZES = (200, 1000, 5000)
 FLOOR = -1e4  # of log-probabilities, where a classifier is surer than float32
@@ -48,6 +49,7 @@ class HeldOut(NamedTuple):
     admitted: np.ndarray  # bool [methods]: False for numbers of each class, where val lacks one
     converged: np.ndarray  # bool [methods]
     p_value: float  # of the score test of T = 1
+    classes: int
 
 
 def outputs(val: measured.Half, test: np.ndarray, seed: int) -> dict[str, Any]:
@@ -80,6 +82,7 @@ def held_out(found: Mapping[str, Any]) -> HeldOut:
         np.array([not lacks or name in KEPT for name in names]),
         np.array(found["converged"]),
         float(found["p"]),
+        log_probs.shape[2],
     )
 
 
@@ -137,12 +140,12 @@ def within(errors: float, held: HeldOut) -> np.ndarray:
     return always(held.names[chosen], held)
 
 
-def stacked(held: HeldOut, names: Sequence[str] = MEMBERS, lacking: bool = False) -> np.ndarray:
+def stacked(held: HeldOut, names: Sequence[str] = MEMBERS, lacking: bool = False, prior: float = 0.0) -> np.ndarray:
     """A mixture of the probabilities of some methods; `lacking`: also of those that val lacks a class for."""
     places = [at for at, name in enumerate(held.names) if name in names and (lacking or held.admitted[at])]
     weights = np.zeros(len(held.names))
     gain = held.gain[places]
-    weights[places] = stacking.mixture_shares(np.exp(gain - gain.max(0)), np.ones(gain.shape[1]))
+    weights[places] = stacking.mixture_shares(np.exp(gain - gain.max(0)), np.ones(gain.shape[1]), prior)
     return weights
 
 
@@ -159,13 +162,25 @@ def gated(held: HeldOut) -> np.ndarray:
     return as_given if kept else stacked(held, TRIO, lacking=True)
 
 
-def careful(held: HeldOut) -> np.ndarray:
-    """The plainest within half a standard error of the best: as given (p of 0.05 or more), a temperature, a mixture."""
-    rivals = [always(AS_GIVEN, held)] if held.p_value >= 0.05 else []
-    rivals += [always(PLAIN, held), stacked(held)]
+def _first_near(held, rivals):
+    """The first whose NLL is within half a standard error of the least."""
     gains = [_gain(held, weights) for weights in rivals]
     lost = [max(gains, key=np.mean) - gain for gain in gains]
     return next(rival for rival, each in zip(rivals, lost, strict=True) if each.mean() <= error(each) / 2)
+
+
+def careful(held: HeldOut) -> np.ndarray:
+    """The rule before: the first near the best of as given (p of 0.05 or more), a temperature and a mixture."""
+    return _first_near(held, [*_as_given(held), always(PLAIN, held), stacked(held)])
+
+
+def chosen(held: HeldOut) -> np.ndarray:
+    """The rule of `calibration.choose`: as given (p of 0.05 or more) where it is near the mixture, else the mixture."""
+    return _first_near(held, [*_as_given(held), stacked(held, NOW, prior=stacking.PRIOR / held.classes)])
+
+
+def _as_given(held):
+    return [always(AS_GIVEN, held)] if held.p_value >= 0.05 else []
 
 
 RULES: dict[str, Callable[[HeldOut], np.ndarray]] = {
@@ -178,6 +193,7 @@ RULES: dict[str, Callable[[HeldOut], np.ndarray]] = {
     "three, gated": gated,
     "mixture": stacked,
     "mixture or plainer": careful,
+    "as given or mixture": chosen,
 }
 
 
@@ -310,6 +326,9 @@ def sets(networks: Mapping[str, tuple[Path, ...]]) -> dict[tuple[str, str], Set]
     for name, case in cases.items():
         sizes = (100,) if name in SMALL else (100, 200, 700)
         made["two classes", name] = Set(sizes, partial(_two, case))
+    for name in two_classes.cases(two_classes.CONFIRMING):
+        sizes = (100,) if " or " in name and "digits" in name else (100, 200) if "cancer" in name else (100, 200, 700)
+        made["confirming", name] = Set(sizes, partial(_two, two_classes.CONFIRMING[name]))
     return made
 
 

@@ -59,9 +59,9 @@ def choose(
     `fits`, plainest first. A method with numbers of each class takes no part where a class has no example, nor does one
     whose fit did not converge, but for a temperature that ended where all probabilities are nearly equal.
 
-    The choice is the plainest within half a standard error of the least. By NLL it is among the outputs as given,
-    temperature scaling and `stacking`, where that is fitted, and without the outputs as given where the score test of
-    T = 1 has p < 0.05; else among all. With fewer than 100 examples it is the first method whose fit converged. What
+    The choice is the plainest within half a standard error of the least. By NLL it is among the outputs as given and
+    `stacking`, where that is fitted, and without the outputs as given where the score test of T = 1 has p < 0.05; else
+    among all. With fewer than 100 examples it is the first method whose fit converged. What
     each rule costs is measured in experiments/posthoc.
 
     Args:
@@ -98,7 +98,7 @@ def choose(
     if prefer == "plain":
         pool = [fitted for fitted in pool if fitted.method.keeps_class] or pool
     elif mixture:
-        pool = [fitted for fitted in pool if fitted.method.name in ("uncalibrated", "temperature_scaling")] + mixture
+        pool = [fitted for fitted in pool if fitted is uncalibrated] + mixture
     chosen = _first_near(_least(pool, rows), pool, rows, NEAR)
     return Choice(chosen, _first_near(chosen, admitted, rows, resampling.Z95), refused, test)
 

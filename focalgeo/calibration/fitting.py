@@ -311,7 +311,7 @@ def _stacked(log_probs, examples, fold):
     given, rows = stacking.likelihoods(log_probs, examples.labels), np.empty_like(log_probs[0])
     for index in range(fold.max() + 1):
         inside, weight = fold == index, np.where(fold != index, examples.weight, 0)
-        shares = stacking.mixture_shares(given, weight)
+        shares = stacking.mixture_shares(given, weight, stacking.PRIOR / rows.shape[1])
         rows[inside] = stacking.mixed([member[inside] for member in log_probs], shares)
     return rows
 

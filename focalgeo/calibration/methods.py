@@ -291,6 +291,7 @@ _SHARE = "share_of_"  # and the name of a member
 MEMBERS = (  # of stacking, as far as they take so many classes
     "uncalibrated",
     "temperature_scaling",
+    "platt_scaling",
     "focal_temperature_scaling",
     "beta_calibration",
     "focal_vector_scaling",

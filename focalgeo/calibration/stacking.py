@@ -10,25 +10,31 @@ from focalgeo.calibration import maps
 from focalgeo.types import Array
 
 MOST_STEPS, _GAIN = 200, 1e-9  # of EM; nats
+PRIOR = 0.2  # over the number of classes: examples that each member has beforehand
 _LEAST = 1e-6  # share, below which a member is left out
 _MOST_EXAMPLES = 100_000  # so few numbers are settled by them
 
 
 @np.errstate(under="ignore")
 def mixture_shares(
-    likelihoods: Float[Array, "members examples"], weight: Float[Array, " examples"], most_steps: int = MOST_STEPS
+    likelihoods: Float[Array, "members examples"],
+    weight: Float[Array, " examples"],
+    prior: float = 0.0,
+    most_steps: int = MOST_STEPS,
 ) -> Float[Array, " members"]:
-    """The shares s, which sum to 1, with the least mean of -log sum_m s_m p_m, by expectation maximisation.
+    """The shares s, which sum to 1, with the least sum of -log sum_m s_m p_m less prior sum_m log s_m.
 
-    The NLL is convex in the shares and falls with each step, from equal ones on, until a step gains less than 1e-9
-    nats or `most_steps` are made. After 200 members that are much alike may still be nearer to equal shares than at
-    the least NLL, which does other examples no harm. Of more than 100,000 examples so many are taken at random. For use
-    on the host, in float64.
+    By expectation maximisation: the sum is convex in the shares and falls with each step, from equal ones on, until a
+    step gains less than 1e-9 nats an example or `most_steps` are made. After 200 members that are much alike may still
+    be nearer to equal shares than at the least, which does other examples no harm. Of more than 100,000 examples so
+    many are taken at random. For use on the host, in float64.
 
     Args:
         likelihoods: Float [members, examples], the probability that each member gives to the label, or that times any
             number above 0 of the example.
         weight: Float [examples], how often each example counts.
+        prior: Examples that each member has beforehand: of few examples the shares stay nearer to equal ones. 0 asks
+            for the least NLL.
         most_steps: Of the EM.
 
     Source: Dempster, Laird & Rubin, JRSS B 39 (1977); as stacking, Smyth & Wolpert, Machine Learning 36 (1999).
@@ -37,14 +43,15 @@ def mixture_shares(
     if len(weight) > _MOST_EXAMPLES:
         some = np.random.default_rng(0).permutation(np.flatnonzero(weight))[:_MOST_EXAMPLES]
         likelihoods, weight = likelihoods[:, some], weight[some]
-    weight = weight / weight.sum()
+    prior, weight = prior / weight.sum(), weight / weight.sum()
     shares, last = np.full(len(likelihoods), 1 / len(likelihoods)), np.inf
     for _ in range(most_steps):
         mixed = np.maximum(shares @ likelihoods, np.finfo(np.float64).tiny)
-        nll = -float(weight @ np.log(mixed))
-        if last - nll < _GAIN:
+        loss = -float(weight @ np.log(mixed)) - prior * float(np.log(np.maximum(shares, _LEAST)).sum())
+        if last - loss < _GAIN:
             break
-        shares, last = shares * (likelihoods @ (weight / mixed)), nll
+        shares, last = shares * (likelihoods @ (weight / mixed)) + prior, loss
+        shares = shares / shares.sum()
     shares = np.where(shares < _LEAST, 0, shares)
     return shares / shares.sum()
 
@@ -52,7 +59,7 @@ def mixture_shares(
 def fitted_shares(log_probs: Sequence[Array], labels: Array, weight: Array) -> np.ndarray:
     """`mixture_shares` of members by their log-probabilities [examples, classes]; labels may be soft."""
     weight = weight if labels.ndim == 1 else (weight[:, None] * labels).reshape(-1)
-    return mixture_shares(likelihoods(log_probs, labels), weight)
+    return mixture_shares(likelihoods(log_probs, labels), weight, PRIOR / log_probs[0].shape[1])
 
 
 @np.errstate(under="ignore")

@@ -14,16 +14,17 @@ from focalgeo.types import InputError
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_shares_have_the_least_nll(seed):
+@pytest.mark.parametrize("prior", [0.0, 2.5])
+def test_shares_have_the_least_nll_beside_their_prior(seed, prior):
     rng = np.random.default_rng(seed)
     likelihoods, weight = rng.beta(0.5, 0.5, size=(4, 300)), rng.integers(0, 3, 300)
-    found = stacking.mixture_shares(likelihoods, weight.astype(float))
+    found = stacking.mixture_shares(likelihoods, weight.astype(float), prior)
 
-    def nll(shares):
-        return -(weight @ np.log(shares @ likelihoods)) / weight.sum()
+    def loss(shares):
+        return -(weight @ np.log(shares @ likelihoods) + prior * np.log(shares.clip(1e-9)).sum()) / weight.sum()
 
     best = optimize.minimize(
-        nll,
+        loss,
         np.full(4, 0.25),
         method="SLSQP",
         bounds=[(1e-9, 1)] * 4,
@@ -32,8 +33,8 @@ def test_shares_have_the_least_nll(seed):
     )
     assert found.sum() == pytest.approx(1)
     assert (found >= 0).all()
-    assert nll(found) <= best.fun + 1e-5
-    repeated = stacking.mixture_shares(np.repeat(likelihoods, weight, axis=1), np.ones(weight.sum()))
+    assert loss(found) <= best.fun + 1e-5
+    repeated = stacking.mixture_shares(np.repeat(likelihoods, weight, axis=1), np.ones(weight.sum()), prior)
     np.testing.assert_allclose(repeated, found, atol=1e-6)
 
 
@@ -93,9 +94,8 @@ def test_no_rows_give_no_rows_and_blocks_leak_no_warning(monkeypatch):
 
 def test_the_held_out_nll_is_no_worse_than_that_of_the_best_member():
     val, (logits, labels) = outputs(2000, 4), outputs(4000, 4, seed=1)
-    nll = {
-        name: calibration.nll(fit(name, *val).predict_log_proba(logits), labels) for name in ("stacking", *MEMBERS[:3])
-    }
+    names = ("stacking", *MEMBERS[:2], "focal_temperature_scaling")
+    nll = {name: calibration.nll(fit(name, *val).predict_log_proba(logits), labels) for name in names}
     assert nll["stacking"] <= min(nll.values()) + 1e-3
 
 

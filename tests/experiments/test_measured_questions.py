@@ -281,7 +281,7 @@ def test_the_table_of_two_classes_holds_the_choice_against_scikit_learns_best():
 def held(gain, p_value=1.0):
     """Of the methods as given, temperature and matrix scaling."""
     zeros, ones = np.zeros_like(gain), np.ones(3, bool)
-    return choice.HeldOut((choice.AS_GIVEN, measured.PLAIN, choice.MATRIX), gain, zeros, zeros, ones, ones, p_value)
+    return choice.HeldOut((choice.AS_GIVEN, measured.PLAIN, choice.MATRIX), gain, zeros, zeros, ones, ones, p_value, 10)
 
 
 def test_a_mixture_has_the_most_likely_weights():
@@ -299,9 +299,12 @@ def test_the_rules_keep_to_the_plain_where_nothing_is_shown():
     same = np.tile(noise[:1], (3, 1)) - 1.0
     assert choice.careful(held(same, 0.5)).tolist() == [1, 0, 0]
     assert choice.careful(held(same, 0.01)).tolist() == [0, 1, 0]  # the score test speaks against as given
+    assert choice.chosen(held(same, 0.5)).tolist() == [1, 0, 0]
+    np.testing.assert_allclose(choice.chosen(held(same, 0.01)), 1 / 3)  # a temperature alone is no rival
     better = held(noise + np.array([[-1.0], [-0.9], [-0.5]]), 0.001)
     assert choice.plainest(better).tolist() == [0, 0, 1]
     assert choice.careful(better)[2] > 0.9
+    assert choice.chosen(better)[2] > 0.9
     even = held(noise + np.array([[-1.0], [-0.5], [-0.5]]), 0.001)
     assert choice.plainest(even).tolist() == choice.always(measured.PLAIN, even).tolist() == [0, 1, 0]
 
