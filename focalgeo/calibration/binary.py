@@ -30,15 +30,15 @@ from focalgeo.calibration.maps import Ascending, Rows
 from focalgeo.calibration.variants import Params
 from focalgeo.trees import matmul
 
-# Rows are the numbers fitted, columns what they multiply: s^2, log p, -log(1 - p) and 1.
-PLATT = (((0, 1, 1, 0), (0, 0, 0, 1)),)
-BETA = tuple(((0, a, 0, 0), (0, 0, b, 0), (0, 0, 0, 1)) for a, b in ((1, 1), (0, 1), (1, 0), (0, 0)))
-QUADRATIC = (((1, 0, 0, 0), (0, 1, 1, 0), (0, 0, 0, 1)),)
+# Of each method rows are the numbers fitted, columns what they multiply: s^2, log p, -log(1 - p) and 1.
+PLATT = ((0, 1, 1, 0), (0, 0, 0, 1))
+BETA = ((0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))
+QUADRATIC = ((1, 0, 0, 0), (0, 1, 1, 0), (0, 0, 0, 1))
 
 _LEAST = -1e15  # of a log-probability: its square is finite in float32
 _SPAN = 0.75  # of the examples, in each fit of the loess
 _HALVINGS = 24  # in the search for its widths
-_FLAT = 1e-6  # a slope in nats of columns of size 1, at which a fit counts as converged
+_PRECISE = {"ftol": 1e-13, "gtol": 1e-9}
 _GAIN, _SMALLEST, _MOST_STEPS = (
     1e-8,
     1e-4,
@@ -102,10 +102,11 @@ def _certain(logits, log_probs):
 
 
 def _two_classes(logits):
-    """Log(1 - p) and log p."""
-    log_probs = maps.temperature_scaling(checks.score_rows("logits", logits, shape=(..., 2)), 1.0)
-    space = maps.namespace(log_probs)
-    return space.moveaxis(space.maximum(log_probs, _LEAST), -1, 0)
+    """Log(1 - p) and log p; NaN of a row that is not finite."""
+    rows = maps.rows_beside("logits", checks.score_rows("logits", logits, shape=(..., 2)))
+    space = maps.namespace(rows)
+    s = space.where(space.isfinite(rows).all(axis=-1), rows[..., 1] - rows[..., 0], np.nan)
+    return space.maximum(maps.log_sigmoid(space.stack([-s, s])), _LEAST)
 
 
 def _columns(logits):
@@ -118,7 +119,7 @@ def _log_probs(log_odds):
     return maps.log_sigmoid(maps.namespace(log_odds).stack([-log_odds, log_odds], axis=-1))
 
 
-def fit_logistic(logits, labels, *, criterion, mask, names, forms) -> Params:
+def fit_logistic(logits, labels, *, criterion, mask, names, form, least=-np.inf) -> Params:
     """The numbers of a `logistic_calibration` with the least NLL of Platt's targets.
 
     Each of the n_y examples of a label counts as one of the other label with probability 1 / (n_y + 2); so any examples
@@ -130,8 +131,8 @@ def fit_logistic(logits, labels, *, criterion, mask, names, forms) -> Params:
         criterion: "nll".
         mask: How often each example counts.
         names: Of the numbers, a letter each.
-        forms: PLATT, BETA or QUADRATIC. Of several, the best is taken whose numbers but for the last are 0 or more: as
-            the NLL is convex, those of BETA have the least under that bound.
+        form: PLATT, BETA or QUADRATIC.
+        least: Of all numbers but the last.
 
     Returns:
         The numbers by name, and "converged".
@@ -140,40 +141,21 @@ def fit_logistic(logits, labels, *, criterion, mask, names, forms) -> Params:
     """
     logits, labels, weight = (np.asarray(array) for array in (logits, labels, mask))
     possible = np.isfinite(logits).all(axis=-1)  # all other rows say nothing
-    columns = _columns(logits[possible]).astype(np.float64)
+    columns = _columns(logits[possible]).astype(np.float64) @ np.transpose(form)
     truth, weight = labels[possible] == 1, weight[possible].astype(np.float64)
     total = np.array([weight @ ~truth, weight @ truth])
     target = np.where(truth, (total[1] + 1) / (total[1] + 2), 1 / (total[0] + 2))
-    fitted = [_logistic(columns @ np.transpose(form), target, weight) for form in np.asarray(forms, np.float64)]
-    allowed = [fit for fit in fitted if len(forms) == 1 or (fit.x[:-1] >= 0).all()]
-    best = min(allowed, key=lambda fit: fit.fun)
-    numbers = dict(zip(names, best.x.astype(logits.dtype), strict=False))
-    return numbers | {"converged": bool(best.success)}
-
-
-def _logistic(columns, target, weight):
-    """The numbers of least NLL, by scipy.optimize: those that multiply the columns, whose shares of 1 are targets.
-
-    Numbers of columns that are 0 are 0.
-    """
-    largest = np.abs(columns).max(axis=0, initial=0)
-    some, share = largest > 0, weight / weight.sum()
-    columns = columns[:, some] / largest[some]
+    size = np.maximum(np.abs(columns).max(axis=0, initial=0), 1e-300)
+    columns, share = columns / size, weight / total.sum()
 
     def objective(numbers):
         scores = columns @ numbers
-        log_p, log_q = maps.log_sigmoid(scores), maps.log_sigmoid(-scores)
-        return -share @ (target * log_p + (1 - target) * log_q), columns.T @ (share * (np.exp(log_p) - target))
+        residual = share * (special.expit(scores) - target)
+        return share @ (np.logaddexp(0, scores) - target * scores), columns.T @ residual
 
-    def curvature(numbers):
-        p = special.expit(columns @ numbers)
-        return (columns * (share * p * (1 - p))[:, None]).T @ columns + 1e-12 * np.eye(len(numbers))  # never singular
-
-    fit = optimize.minimize(objective, np.zeros(some.sum()), jac=True, hess=curvature, method="trust-exact")
-    numbers, fit.success = np.zeros(len(largest)), fit.success or np.abs(fit.jac).max() < _FLAT
-    numbers[some] = fit.x / largest[some]
-    fit.x = numbers
-    return fit
+    bounds = [(least, None)] * (len(size) - 1) + [(None, None)]
+    best = optimize.minimize(objective, np.zeros(len(size)), (), "L-BFGS-B", True, bounds=bounds, options=_PRECISE)
+    return dict(zip(names, (best.x / size).astype(logits.dtype), strict=True)) | {"converged": best.success}
 
 
 def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
