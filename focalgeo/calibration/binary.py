@@ -101,6 +101,7 @@ def _certain(logits, log_probs):
     return space.where(space.any(never, axis=-1, keepdims=True), space.where(never, -np.inf, 0), log_probs)
 
 
+@np.errstate(all="ignore")
 def _two_classes(logits):
     """Log(1 - p) and log p; NaN of a row that is not finite."""
     rows = maps.rows_beside("logits", checks.score_rows("logits", logits, shape=(..., 2)))
@@ -167,11 +168,11 @@ def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
 
     Source: as `binary_isotonic_calibration`.
     """
-    logits = np.asarray(logits)
-    (log_q, log_p), possible = _two_classes(logits), np.isfinite(logits).all(axis=1)
-    weight = np.where(possible, mask, 0)
+    possible = np.isfinite(logits).all(axis=1)
+    log_q, log_p = _two_classes(np.asarray(logits)[possible])
+    weight = np.asarray(mask)[possible]
     least = 1 / (weight.sum() + 2)
-    return variants.isotonic_regression(log_p - log_q, np.asarray(labels), weight, least, 1 - least)
+    return variants.isotonic_regression(log_p - log_q, np.asarray(labels)[possible], weight, least, 1 - least)
 
 
 def class_one(log_probs: LogProbs, labels: Labels, mask: Mask, num_bins: int = 1) -> Events:

@@ -195,15 +195,11 @@ def weighted_mean(values: Numbers, weight: Numbers) -> Scalar:
 
 def of_label(values: Array, labels: Array) -> Array:
     """The entry of each row of values [..., examples, classes] at its label, or their mean by shares of the labels."""
-    if isinstance(values, np.ndarray):
-        if labels.ndim == 1:
-            return np.take_along_axis(values, np.broadcast_to(labels, values.shape[:-1])[..., None], axis=-1)[..., 0]
-        return np.sum(np.where(labels > 0, labels * values, 0), axis=-1)
+    space = np if isinstance(values, np.ndarray) else jnp
     if labels.ndim == 1:
-        labels = jax.nn.one_hot(labels, values.shape[-1], dtype=bool)
-        return jnp.sum(jnp.where(labels, values, 0), axis=-1)
-    labels = jnp.broadcast_to(labels, values.shape)
-    return jnp.sum(jnp.where(labels > 0, labels * values, 0), axis=-1)
+        index = space.broadcast_to(labels, values.shape[:-1])[..., None]
+        return space.take_along_axis(values, index, axis=-1)[..., 0]
+    return space.sum(space.where(labels > 0, labels * values, 0), axis=-1)
 
 
 def nll_of(examples: checks.Examples) -> Scalar:
