@@ -10,8 +10,6 @@ def of_labels(labels: np.ndarray, shape: tuple[int, ...]) -> str:
     *rows, classes = shape
     if labels.shape == shape and labels.dtype.kind in "biuf":
         sums = labels.sum(axis=-1, dtype=np.float64)
-        if np.isin(labels, (0, 1)).all() and (sums == 1).all():
-            return "of these one-hot rows give labels.argmax(-1)"
         if np.isin(labels, (-1, 0, 1)).all():
             return "these rows are multi-label: give --task=multilabel, or in Python calibration.binary_outputs"
         if (labels >= 0).all() and (abs(sums - 1) < OFF_ONE).all():

@@ -95,6 +95,10 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="LABEL",
         help="labels whose rows are left out, such as -100",
     )
+    help = (
+        "axis of the classes in outputs for every pixel, two .npy files, as -1 or 1: a temperature, images as clusters"
+    )
+    add("--class-axis", type=int, metavar="AXIS", help=help)
     add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
     add("--cluster-key", metavar="NAME", help="the array that names the examples that belong together (cluster)")
     add(

@@ -25,6 +25,7 @@ from focalgeo.types import (
     ProbabilityWarning,
     PyTree,
     RunError,
+    is_one_hot,
     look_like_probabilities,
     shown,
 )
@@ -115,8 +116,7 @@ def label_array(
     """
     array, classes = array_of("labels", labels), scores.shape[-1]
     if array.shape == scores.shape:
-        known = not is_traced(array)
-        if known and np.isin(array, (0, 1)).all() and (np.asarray(array).sum(axis=-1) == 1).all():
+        if not is_traced(array) and is_one_hot(np.asarray(array)):
             array = np.asarray(array).argmax(axis=-1)
         elif soft:
             check_distribution("labels", array if is_traced(array, counted) else _counted(array, counted))

@@ -99,6 +99,11 @@ def look_like_probabilities(scores: np.ndarray, tolerance: float = 1e-3) -> bool
     return bool((np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= tolerance).all())
 
 
+def is_one_hot(labels: np.ndarray) -> bool:
+    """Whether rows [..., classes] hold a 1 each and zeros besides."""
+    return bool(np.isin(labels, (0, 1)).all() and (labels.sum(axis=-1) == 1).all())
+
+
 def floored_log(probs: np.ndarray, floor: Array | float = PROBABILITY_FLOOR) -> np.ndarray:
     """Log max(p, floor) as float32, whatever the type of p: 0 has no logarithm.
 

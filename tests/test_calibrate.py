@@ -557,3 +557,61 @@ def test_splits_of_other_labels_or_of_another_kind_are_refused(tmp_path):
         files = [f"--val={tmp_path / val}.npz", f"--test={tmp_path / test}.npz", "--out=x"]
         with pytest.raises(InputError, match=says):
             calibrate.read_inputs(parse([*files, *flags]))
+
+
+@pytest.fixture(scope="module")
+def pixels(tmp_path_factory):
+    """Outputs for every pixel of 30 images, in the files that docs/calibration.md names."""
+    folder = tmp_path_factory.mktemp("pixels")
+    for seed, name in enumerate(("val", "test")):
+        logits, labels = draw(30 * 8 * 6, 3, seed=seed)
+        np.save(folder / f"{name}.npy", logits.reshape(30, 8, 6, 3).astype(np.float16))
+        np.save(folder / f"{name}_labels.npy", np.where(np.arange(len(labels)) % 7, labels, 255).reshape(30, 8, 6))
+    return folder
+
+
+def test_outputs_for_every_pixel_by_the_page_s_command(pixels, monkeypatch, capsys):
+    text = (ROOT / "docs" / "calibration.md").read_text().replace("\\\n", "")
+    (command,) = re.findall(r"^\$ python -m focalgeo\.calibrate (.*--class-axis.*)$", text, re.MULTILINE)
+    monkeypatch.chdir(pixels)
+    assert main(shlex.split(command)) == 0
+    out = Path("runs/pixels")
+    found = calibration.dense(("val.npy", "val_labels.npy"), ("test.npy", "test_labels.npy"), ignore_label=255)
+    saved = read_calibrator(out / "calibrator.json")
+    assert saved.params["temperature"] == pytest.approx(found.fitted.params["temperature"], rel=1e-6)
+    rows = records.read_rows(out)
+    (row,) = select(rows, Metric, name="ece", method="temperature_scaling", split="test")
+    assert (row.value, row.low, row.high, row.n) == pytest.approx(found.after["ece"][:1] + found.after["ece"][2:])
+    (row,) = select(rows, Difference, name="nll_difference")
+    assert (row.value, row.p_value) == pytest.approx(
+        (found.difference["nll"].difference, found.difference["nll"].p_value)
+    )
+    manifest = records.read_manifest(out)["config"]
+    assert manifest["reading"] == {"ignore_label": ["255"], "class_axis": -1}
+    assert manifest["inputs"]["val"]["clusters"] == 30
+    page = html.unescape((out / "report.html").read_text())
+    assert "Use temperature scaling" in page
+    assert "probabilities/" not in page
+    assert not (out / "probabilities").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"--test": None}, "--test=None: of outputs for every pixel give logits=z.npy,labels=y.npy"),
+        ({"--val": "val.npy"}, "--val=val.npy: of outputs for every pixel give logits"),
+        ({"--val": "logits=val.npy,labels=none.npy"}, "none.npy cannot be read"),
+        ({"--methods": "isotonic"}, "--methods does not go with --class-axis"),
+        ({"--ignore-label": "sky"}, "--ignore-label is sky: of every pixel give whole numbers"),
+        ({"--class-axis": "1"}, "name the classes' axis"),
+        ({"--class-axis": "7"}, "7"),
+    ],
+)
+def test_what_does_not_serve_outputs_for_every_pixel_is_one_line(pixels, tmp_path, monkeypatch, capsys, changed, says):
+    monkeypatch.chdir(pixels)
+    flags = {f"--{name}": f"logits={name}.npy,labels={name}_labels.npy" for name in ("val", "test")}
+    flags |= {"--class-axis": "-1", "--ignore-label": "255", "--out": str(tmp_path / "out"), **changed}
+    assert main([f"{flag}={value}" for flag, value in flags.items() if value is not None]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line.startswith("focalgeo: ")
+    assert says in line

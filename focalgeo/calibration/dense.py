@@ -1,7 +1,7 @@
 """Dense outputs, as of segmentation: fits and metrics by sums over images, of which one is in memory at a time."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +14,11 @@ from scipy import optimize
 from focalgeo import checks
 from focalgeo.calibration import binning, fits, maps, metrics, resampling
 from focalgeo.calibration.clusters import Clusters
+from focalgeo.calibration.comparison import Choice, Comparison
 from focalgeo.calibration.methods import METHODS, ConvergenceWarning, Fitted
+from focalgeo.calibration.metric_rows import fit_rows
 from focalgeo.calibration.resampling import PairedDifference
+from focalgeo.rows import Difference, Metric, Row, finite
 from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError
 
 _START_PIXELS = 2_000  # of an image, on which the fit begins
@@ -23,6 +26,10 @@ _STEP = 1e-5  # of log T, after which there is none: the steps before it leave a
 _MOST_STEPS = 8  # passes over all pixels; two or three are usual
 _MEANS = (metrics.accuracy, metrics.nll, metrics.brier)
 _NAMES = ("accuracy", "nll", "brier", "ece")
+_AS_GIVEN, _SCALED = (
+    {"split": "test", "method": method, "criterion": criterion}
+    for method, criterion in (("uncalibrated", None), ("temperature_scaling", "nll"))
+)
 
 
 class Dense(NamedTuple):
@@ -33,13 +40,26 @@ class Dense(NamedTuple):
     after: dict[str, Estimate]
     difference: dict[str, PairedDifference]  # after less before
 
+    @property
+    def comparison(self) -> Comparison:
+        """What `compare` gives of outputs that are no images: rows, fits and the choice of the one method there is."""
+        rows: list[Row] = []
+        for name, of in self.difference.items():
+            plain, fitted = self.before[name], self.after[name]
+            for estimate, tags in ((plain, _AS_GIVEN), (fitted, _SCALED)):
+                rows.append(finite(Metric(name, estimate.value, estimate.low, estimate.high, estimate.n, **tags)))
+            numbers = of.difference, of.low, of.high, of.p_value, of.n
+            rows.append(finite(Difference(f"{name}_difference", *numbers, **_SCALED, against=_AS_GIVEN["method"])))
+        rows += fit_rows([self.fitted], n=int(plain.n))
+        return Comparison(rows, [self.fitted], Choice(self.fitted, self.fitted, {}), [], [], {})
+
 
 def dense(
     val: tuple,
     test: tuple,
     *,
     class_axis: int = -1,
-    ignore_label: int | None = None,
+    ignore_label: int | Collection[int] | None = None,
     num_bins: int = 15,
     num_resamples: int = 1000,
     seed: int = 0,
@@ -55,7 +75,7 @@ def dense(
             .npy file, of which one image at a time is read.
         test: The same of other images.
         class_axis: Axis of the classes in logits: 1 for [images, classes, height, width].
-        ignore_label: Pixels with this label count for nothing.
+        ignore_label: Pixels with this label, or one of these, count for nothing.
         num_bins: Of the ECE, of equal width.
         num_resamples: Of the images, from 2 to 100,000.
         seed: Of the resamples.
@@ -134,7 +154,7 @@ def _images(logits, labels, *, class_axis, ignore_label) -> Iterator[checks.Exam
     for index in range(like[0]):
         rows, truth = np.asarray(_opened(logits)[index], np.float32), np.asarray(_opened(labels)[index]).ravel()
         rows = np.moveaxis(rows, class_axis - (class_axis > 0), -1).reshape(-1, classes)
-        counted = truth != ignore_label
+        counted = ~np.isin(truth, () if ignore_label is None else ignore_label)
         if counted.any():
             some = True
             yield checks.predicted_logits(rows, truth, counted)

@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safet
 from safetensors.numpy import load_file
 
 from focalgeo.data import lm_eval, sources, tables
-from focalgeo.types import OFF_ONE, InputError, look_like_probabilities, shown
+from focalgeo.types import OFF_ONE, InputError, is_one_hot, look_like_probabilities, shown
 
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
 _NAMES = {  # in a file
@@ -88,19 +88,17 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     Raises:
         InputError: an array that is missing, a cell that is no number, a label that is none of the classes named.
     """
-    parts = re.findall(rf"(?:^|, *)({_ROLES})=(.+?)(?=, *(?:{_ROLES})=|$)", source)
-    if not parts or os.path.isfile(os.path.expanduser(source)):  # whatever its name looks like
-        parts = [("", source)]
-    paths = [Path(os.path.expanduser(text)) for _, text in parts]
-    files = {role: open_arrays(path, keys) for (role, _), path in zip(parts, paths, strict=True)}
+    paths = paths_of(source)
+    files = {role: open_arrays(path, keys) for role, path in paths.items()}
     arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
-    checksum = " ".join(f"sha256:{sources.checksum(each)}" for path in paths for each in _files(path))
-    outputs = _by_role(arrays, keys, where)._replace(source=source, checksum=checksum)
+    outputs = _by_role(arrays, keys, where)._replace(source=source, checksum=checksum(paths.values()))
     if outputs.classes and len(outputs.classes) == 2 and outputs.classes[0] == keys.positive:
         outputs = outputs._replace(classes=outputs.classes[::-1], logits=outputs.logits[:, ::-1])
     if keys.multilabel:
-        outputs = _of_labels(outputs, where)
-    elif outputs.labels is not None and outputs.labels.shape == outputs.index.shape:
+        return _of_two_classes(_of_labels(outputs, where))
+    if outputs.labels is not None and outputs.labels.shape == outputs.logits.shape and is_one_hot(outputs.labels):
+        outputs = outputs._replace(labels=outputs.labels.argmax(axis=1))
+    if outputs.labels is not None and outputs.labels.shape == outputs.index.shape:
         if keys.ignored:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
             fields = {
@@ -111,6 +109,19 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
             outputs = outputs._replace(**fields, left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
     return _of_two_classes(outputs)
+
+
+def paths_of(source: str) -> dict[str, Path]:
+    """The files that a source names, by role; "" of one that holds all."""
+    parts = re.findall(rf"(?:^|, *)({_ROLES})=(.+?)(?=, *(?:{_ROLES})=|$)", source)
+    if not parts or os.path.isfile(os.path.expanduser(source)):  # whatever its name looks like
+        parts = [("", source)]
+    return {role: Path(os.path.expanduser(text)) for role, text in parts}
+
+
+def checksum(paths: Iterable[Path]) -> str:
+    """SHA-256 of each file, in order."""
+    return " ".join(f"sha256:{sources.checksum(each)}" for path in paths for each in _files(path))
 
 
 def _by_role(arrays, keys, where):

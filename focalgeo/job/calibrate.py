@@ -21,12 +21,15 @@ from focalgeo import calibration, records, report
 from focalgeo.calibration import Comparison, Fitted, suspicions
 from focalgeo.calibration.binning import inner_ends
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
+from focalgeo.data.output_arrays import checksum, paths_of
+from focalgeo.data.sources import reading
 from focalgeo.job import provenance, say
 from focalgeo.rows import LEAST_EXAMPLES, Seconds
 from focalgeo.types import PROBABILITY_FLOOR, Array, DataWarning, InputError, ProbabilityWarning, shown
 
 MOST_GROUPS = 100
 MANY = 10**7  # numbers in the files, from which on it is said that they take long
+READING = (*(f"{role}_key" for role in Keys._fields[:6]), "prefix", "positive", "ignore_label", "class_axis", "floor")
 ASKED = ("criterion", "criteria", "metrics", "trained_gamma")  # of `checked_methods`
 PER_BIN = 50  # examples for each bin; with fewer, noise is a large part of an ECE
 STANDARD_ERRORS = 3.0  # from which on a difference between val and test is named
@@ -51,16 +54,19 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     """
     for category in (ProbabilityWarning, DataWarning):  # the command has its own lines
         filterwarnings("ignore", category=category)
-    (splits, also), out, flags = read_inputs(options), Path(options.out), vars(options)
+    is_dense = options.class_axis is not None
+    (splits, also), out, flags = (read_dense if is_dense else read_inputs)(options), Path(options.out), vars(options)
     usual = calibration.usual_resamples(*(len(split.logits) for split in splits.values()))
     options.num_resamples = options.num_resamples or usual
     config, methods, measured = make_config(options, splits, also), options.methods or None, _labelled(splits)
-    if options.task == "multilabel" and methods is None:
+    if is_dense:
+        methods = ("temperature_scaling",)
+    elif options.task == "multilabel" and methods is None:
         methods = ("temperature_scaling", "temperature_scaling_by_group", "focal_temperature_scaling")
     measured_on = "test" if "test" in measured else "cross_fit"
     records.check_workdir(out, config)
     settings = {name: flags[name] for name in ASKED}
-    classes = splits["val"].logits.shape[1]
+    classes = splits["val"].logits.shape[-1]
     calibration.checked_methods(methods, num_classes=classes, also=also, **settings)
     settings |= {name: flags[name] for name in ("num_folds", "num_bins", "num_resamples", "seed", "prefer")}
     with records.locked(out):
@@ -68,15 +74,24 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         say("fitting, cross-fitting and measuring")
         if (numbers := sum(split.logits.size for split in splits.values())) > MANY:
             say(f"of {numbers:,} numbers: it may take a minute; fewer --methods, --folds or --num-resamples shorten it")
-        pairs = {
-            name: calibration.Outputs(split.logits, split.labels, split.group, split.cluster, split.weight)
-            for name, split in measured.items()
-        }
-        compared = calibration.compare(pairs["val"], pairs.get("test"), methods, also=also, **settings)
+        if is_dense:
+            ignored, names = [*map(int, options.ignore_label)], ("class_axis", "num_bins", "num_resamples", "seed")
+            files = (tuple(paths_of(split.source).values()) for split in splits.values())
+            compared = calibration.dense(
+                *files, ignore_label=ignored, **{name: flags[name] for name in names}
+            ).comparison
+        else:
+            pairs = {
+                name: calibration.Outputs(split.logits, split.labels, split.group, split.cluster, split.weight)
+                for name, split in measured.items()
+            }
+            compared = calibration.compare(pairs["val"], pairs.get("test"), methods, also=also, **settings)
         rows = [*compared.rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
         fits = [fitted for fitted in compared.fits if fitted.criterion]
         saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
-        warnings = [*compared.suspicions, *input_warnings(options, splits, compared.fits, compared.choice.fitted)]
+        warnings = [*compared.suspicions]
+        if not is_dense:
+            warnings += input_warnings(options, splits, compared.fits, compared.choice.fitted)
         manifest = {
             "config": config,
             "data": {"name": splits["val"].source.rpartition("/")[2]},
@@ -91,7 +106,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         records.append_rows(out, rows)
         if compared.search:
             records.write_arrays(out, "search", compared.search)
-        _write_probabilities(out, splits, compared, options.task)
+        if not is_dense:  # as large as the files are; calibrator.json makes them of any part
+            _write_probabilities(out, splits, compared, options.task)
         records.write_json(out / "calibrator.json", saved)
         say("drawing the report")
         report.write_report(out)
@@ -148,6 +164,31 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     return splits, also
 
 
+def read_dense(options: Namespace) -> tuple[Splits, Also]:
+    """Open the files of outputs for every pixel, of which nothing is read; the classes are the last axis here.
+
+    Raises:
+        InputError: not two files with logits and labels, or a flag that they do not serve.
+    """
+    for name in ("methods", "also", "criteria", "trained_gamma", "group_key", "cluster_key", "weight_key"):
+        if getattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')} does not go with --class-axis: leave one of them out")
+    if not all(re.fullmatch("-?[0-9]+", label) for label in options.ignore_label):
+        raise InputError(f"--ignore-label is {','.join(options.ignore_label)}: of every pixel give whole numbers")
+    splits = {}
+    for name in ("val", "test"):
+        source, ask = getattr(options, name), "of outputs for every pixel give logits=z.npy,labels=y.npy"
+        paths = {} if source is None else paths_of(source)
+        if [*paths] != ["logits", "labels"]:
+            raise InputError(f"--{name}={source}: {ask}")
+        with reading(f"--{name}={source}", ask):
+            logits, labels = (np.load(path, mmap_mode="r") for path in paths.values())
+            logits = np.moveaxis(logits, options.class_axis, -1)
+        of = {"cluster": np.arange(len(logits)), "source": source, "checksum": checksum(paths.values())}
+        splits[name] = Outputs("logits", logits, labels, **of)
+    return splits, {}
+
+
 def _labelled(splits):
     return {name: outputs for name, outputs in splits.items() if outputs.labels is not None}
 
@@ -163,7 +204,7 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
             "checksum": outputs.checksum,  # not its path, so that a file that has moved is still the same
             "given": outputs.kind,
             "examples": len(outputs.logits),
-            "classes": outputs.logits.shape[1],
+            "classes": outputs.logits.shape[-1],
         }
         | ({} if outputs.cluster is None else {"clusters": len(set(outputs.cluster))})
         for name, outputs in splits.items()
@@ -173,8 +214,10 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
         inputs[name] = {"checksum": f"sha256:{hashlib.sha256(content).hexdigest()}"}
     names = ("num_bins", "num_resamples", "criterion", "prefer", "criteria", "methods", "metrics", "task")
     evaluation = {name: getattr(options, name) for name in names}
-    trained = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
-    return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **trained}
+    more = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
+    if reading := {name: value for name in READING if (value := getattr(options, name)) not in (None, [])}:
+        more["reading"] = reading
+    return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **more}
 
 
 def _summary(options, compared, saved):
