@@ -1,6 +1,7 @@
 """The figures of a run and of a calibration, drawn from rows; a notebook draws what the page draws.
 
-Each draws into `ax`, or into a new figure of the page's size, and returns the axes; `.figure` is what `to_svg` takes.
+Each makes a figure of the page's size and returns its axes; `.figure` is what `to_svg` takes. A reliability diagram
+draws into axes that it is given, too.
 """
 
 import itertools
@@ -115,11 +116,11 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str 
 def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
     """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
     counts, *shares = values_of(bins, "n", "value", "confidence")
-    value, confidence = (float(np.average(means, weights=counts)) for means in shares)
-    shrink = _Z95**2 / counts.sum()
-    centre, half = value + shrink / 2, math.sqrt(shrink * value * (1 - value) + shrink**2 / 4)
-    low, high = ((centre + side) / (1 + shrink) for side in (-half, half))
-    return replace(bins[0], value=value, confidence=confidence, n=int(counts.sum()), low=low, high=high)
+    n, (value, confidence) = int(counts.sum()), np.average(shares, 1, counts)
+    shrink = _Z95**2 / n
+    half = math.sqrt(shrink * value * (1 - value) + shrink**2 / 4)
+    low, high = ((value + shrink / 2 + side) / (1 + shrink) for side in (-half, half))
+    return replace(bins[0], value=value, confidence=confidence, n=n, low=low, high=high)
 
 
 def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
@@ -128,7 +129,7 @@ def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
 
 
 @styled()
-def estimates(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+def estimates(rows: Sequence[Row], name: str) -> Axes | None:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
     kind, label = ESTIMATES[name]
     lines = {
@@ -137,25 +138,23 @@ def estimates(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes
     }
     if not lines:
         return None
-    ax = ax or new_axes(4.3, 1.05 + 0.5 * len(lines))
+    ax = new_axes(4.3, 1.05 + 0.5 * len(lines))
     style.intervals(ax, lines, label)
     return ax
 
 
 @styled()
 def courses(
-    lines: Mapping[str, tuple[Sequence[Row], Any, str]],
-    across: str,
-    label: str,
-    *,
-    ax: Axes | None = None,
-    beside: str = "",
-) -> Axes:
+    lines: Mapping[str, tuple[Sequence[Row], Any, str]], across: str, label: str, *, beside: str = ""
+) -> Axes | None:
     """Draw rows' values with their errors against "step" or "epoch", a line for each title -> (rows, colour, style).
 
-    beside: the title of a legend to the right of the axes.
+    beside: the title of a legend to the right of the axes. Lines without rows are left out; None without any.
     """
-    ax = ax or new_axes(*((4.6, 3.4) if beside else ()))
+    lines = {title: line for title, line in lines.items() if line[0]}
+    if not lines:
+        return None
+    ax = new_axes(*((4.6, 3.4) if beside else ()))
     for title, (rows, colour, linestyle) in lines.items():
         rows = latest_by(rows, across)
         ends = zip(*[bounds(row) for row in rows if isinstance(row, Eigenvalue | Trace)], strict=True)
@@ -169,13 +168,13 @@ def courses(
     return ax
 
 
-def curvature_course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+def curvature_course(rows: Sequence[Row], name: str) -> Axes | None:
     """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split; None of none."""
     kind, label = ESTIMATES[name]
-    return _by_split(selection.in_training(select(rows, kind, name=name)), "loss", "step", label, ax)
+    return _by_split(selection.in_training(select(rows, kind, name=name)), "loss", "step", label)
 
 
-def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+def course(rows: Sequence[Row], name: str) -> Axes | None:
     """Draw "loss", "accuracy" or "learning_rate" against the step, for training batches and validation; None of none.
 
     Rows of a hundred steps or more stand faint behind their moving mean.
@@ -187,39 +186,36 @@ def course(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | 
         smooth = [replace(row, value=value) for row, value in zip(train[width // 2 :], values, strict=False)]
         lines["training"] = train, (COLOURS["blue"], 0.35), "-"
         lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
-    lines = {title: line for title, line in lines.items() if line[0]}
-    if not lines:
-        return None
-    ax = courses(lines, "step", COURSES[name][1], ax=ax)
-    if name == "accuracy":
+    ax = courses(lines, "step", COURSES[name][1])
+    if ax and name == "accuracy":
         ax.yaxis.set_major_formatter(PercentFormatter(1))
-    elif name == "loss" and ax.dataLim.y0 > 0:  # no logarithm else
+    elif ax and name == "loss" and ax.dataLim.y0 > 0:  # no logarithm else
         style.logarithmic_ticks(ax, "y")
     return ax
 
 
-def means(rows: Sequence[Row], name: str, *, ax: Axes | None = None) -> Axes | None:
+def means(rows: Sequence[Row], name: str) -> Axes | None:
     """Draw a diagnostic by epoch, for examples predicted right and those predicted wrong, by split; None of none."""
-    ax = _by_split(select(rows, Diagnostic, name=name), "outcome", "epoch", MEANS[name][1], ax)
+    ax = _by_split(select(rows, Diagnostic, name=name), "outcome", "epoch", MEANS[name][1])
     if ax and name in ("nll", "entropy") and 0 < 10 * ax.dataLim.y0 < ax.dataLim.y1:
         style.logarithmic_ticks(ax, "y")
     return ax
 
 
-def _by_split(rows, field, across, label, ax):
+def _by_split(rows, field, across, label):
     """Draw a line for each value of a field and each split."""
     styles, lines = dict(zip(selection.splits_of(rows), itertools.cycle(LINESTYLES))), {}
     for row in rows:
         value = getattr(row, field)
         line = [], loss_colour(value), styles.get(row.split, "-")
         lines.setdefault(f"{selection.loss_title(str(value))}, {row.split}", line)[0].append(row)
-    return courses(lines, across, label, ax=ax) if lines else None
+    return courses(lines, across, label)
 
 
 @styled()
-def gradient_norms(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
+def gradient_norms(rows: Sequence[Row], split: str) -> Axes:
     """Draw the share of examples per bin of gradient norm at the first, a middle and the last epoch measured."""
-    rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), ax or new_axes()
+    rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), new_axes()
     epochs = sorted({row.epoch for row in rows})
     drawn = dict.fromkeys([epochs[0], epochs[len(epochs) // 2], epochs[-1]])
     for epoch, colour in zip(drawn, _EPOCH_COLOURS, strict=False):
@@ -236,10 +232,10 @@ def gradient_norms(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -
 
 
 @styled()
-def density(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
+def density(rows: Sequence[Row], split: str) -> Axes:
     """Draw the share of eigenvalues per bin for each loss, with one standard error, both axes logarithmic beyond 0."""
     rows = [row for row in select(rows, DensityBin, split=split) if row.value > _LEAST_SHARE]
-    ax = ax or new_axes(6.4, 3.3)
+    ax = new_axes(6.4, 3.3)
     for loss in dict.fromkeys(row.loss for row in rows):
         bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
         lower, upper, *shares = values_of(bins, "lower", "upper", "value", "stderr")
@@ -254,9 +250,7 @@ def density(rows: Sequence[Row], split: str, *, ax: Axes | None = None) -> Axes:
 
 
 @styled()
-def search_surface(
-    rows: Sequence[Row], search: Mapping[str, np.ndarray], criterion: str, *, ax: Axes | None = None
-) -> Axes | None:
+def search_surface(rows: Sequence[Row], search: Mapping[str, np.ndarray], criterion: str) -> Axes | None:
     """Draw the criterion ("ece" or "nll") on validation over (gamma, T) as a heat map that marks both fitted optima.
 
     Gammas are categories, evenly spaced; T and colour are logarithmic. The axis starts at a quarter of the smallest
@@ -269,7 +263,7 @@ def search_surface(
     surface = np.where(np.isfinite(surface), scale * surface, np.nan)[:, near]
     if not (surface > 0).any():
         return None
-    ax = ax or new_axes(4.1, 4.3)
+    ax = new_axes(4.1, 4.3)
     mesh = ax.pcolormesh(temperatures[near], places, surface, norm=LogNorm(clip=True), rasterized=True)
     ticks = np.geomspace(*mesh.get_clim(), 5)
     ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
@@ -356,7 +350,7 @@ def class_gaps(run: Run, split: str, chosen: Column, criterion: str) -> dict[Col
 
 
 @styled()
-def class_differences(run: Run, gaps: Mapping[Column, Mapping[str, Metric]], *, ax: Axes | None = None) -> Axes:
+def class_differences(run: Run, gaps: Mapping[Column, Mapping[str, Metric]]) -> Axes:
     """Draw each class's mean probability less its share with 95% intervals, the farthest off in standard errors first.
 
     A mark is filled where all classes counted as chances (Bonferroni) leave it off 0.
@@ -374,7 +368,7 @@ def class_differences(run: Run, gaps: Mapping[Column, Mapping[str, Metric]], *, 
         ]
         for name in classes
     }
-    ax = ax or new_axes(4.3, 1.3 + (0.12 + 0.14 * len(gaps)) * len(classes))
+    ax = new_axes(4.3, 1.3 + (0.12 + 0.14 * len(gaps)) * len(classes))
     style.intervals(ax, lines, "mean probability less share, percentage points", scale=100)
     for column in gaps:
         ax.plot([], [], "o-", color=COLOURS[run.method_colour(column.method)], label=run.fitted_title(column))

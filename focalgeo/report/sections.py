@@ -109,7 +109,7 @@ def metric_cell(row: Any, title: Title, *, best: bool = False) -> Cell:
     if not has_interval(row):
         return Cell(text, "", best, value)
     ends = title.scale * row.low, title.scale * row.high
-    return Cell(text, style.interval(*ends, digits=title.digits), best, value, *ends)
+    return Cell(text, style.interval(*ends, title.digits), best, value, *ends)
 
 
 def as_text(table: Table) -> str:
@@ -157,7 +157,7 @@ _TEMPLATES = jinja2.Environment(  # into which every text is put escaped
 _TEMPLATES.filters |= {
     "address": lambda table: f"data:text/csv;charset=utf-8,{quote(as_csv(table))}",
     "count": "{:,}".format,
-    "percent": style.percent,
+    "percent": "{:.1%}".format,
     "plain": style.plain,
     "share": lambda row: " ".join(filter(None, metric_cell(row, ECE)[:2])),
     "significant": style.significant,

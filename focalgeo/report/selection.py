@@ -18,7 +18,7 @@ UNCALIBRATED, PLAIN, FOCAL = "uncalibrated", "temperature_scaling", "focal_tempe
 LOSS_IMPLIED = "loss_implied_map"
 HELD_OUT = "cross_fit"  # the split of rows of val by fits of the other folds
 CRITERION = "nll"  # by which the methods shown are fitted where they can be: what it fits is steadier than by an ECE
-_CRITERIA = {"nll": "NLL", "ece": "ECE", "adaptive_ece": "adaptive ECE", "line_search": "line search"}
+_CRITERIA = {"adaptive_ece": "adaptive ECE", "line_search": "line search"}
 _AT_GAMMA_0 = {FOCAL: PLAIN, "focal_vector_scaling": "vector_scaling"}  # what a method of the focal map is at gamma 0
 _SYMBOLS = {"calibration_gamma": "γ", "temperature": "T"}
 NLL, ECE = Title("NLL", "nats"), Title("ECE", "%", scale=100.0, digits=2)
@@ -213,15 +213,11 @@ def measured_title(row: Any) -> str:
     return f"{loss_title(row.loss)}, {row.split}"
 
 
-def signed(row: Difference, title: Title) -> str:
-    """Return a metric's difference as it is printed, with its sign."""
-    text = fixed(title.scale * row.value, title.digits)
-    return f"+{text}" if row.value > 0 and text.strip("0.,") else text
-
-
 def difference_text(row: Difference, title: Title, *, named: bool = True) -> str:
     """Return a metric's difference with its unit and interval: "NLL −0.0261 nats [−0.0303, −0.0219]"."""
     unit = {"%": " percentage points", "": ""}.get(title.unit, f"\u00a0{title.unit}")
-    ends = interval(row.low, row.high, scale=title.scale, digits=title.digits) if row.low < row.high else ""
+    value, low, high = (title.scale * number for number in (row.value, row.low, row.high))
+    text, ends = fixed(value, title.digits), interval(low, high, title.digits) if low < high else ""
+    sign = "+" if value > 0 and text.strip("0.,") else ""
     name = f"{title.title}\u00a0" if named else ""
-    return f"{name}{signed(row, title)}{unit} {ends}".strip()
+    return f"{name}{sign}{text}{unit} {ends}".strip()

@@ -6,6 +6,7 @@ Every figure is built of a course with its errors, bars over bins, a histogram, 
 
 import hashlib
 import io
+import re
 import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
@@ -129,8 +130,7 @@ def plain(value: float) -> str:
 
 
 def _trimmed(text: str) -> str:
-    number, times, power = text.partition(" × ")
-    return (number.rstrip("0").rstrip(".") if "." in number else number) + times + power
+    return re.sub(r"(\.\d*?[1-9])0+\b|\.0+\b", r"\1", text)
 
 
 def fixed(value: float, digits: int) -> str:
@@ -140,20 +140,15 @@ def fixed(value: float, digits: int) -> str:
     return f"{round(value, digits) + 0.0:,.{digits}f}".translate(_MINUS)  # 0.0 for a negative zero
 
 
-def percent(value: float, digits: int = 2) -> str:
-    """Return a fraction as a percentage: 0.0123 -> 1.23%."""
-    return f"{fixed(100 * value, digits)}%"
-
-
-def interval(low: float, high: float, *, scale: float = 1.0, digits: int = 2) -> str:
-    """Return an interval in brackets that no line break splits, each end times `scale`: [1.20, 3.40]."""
-    return f"[{fixed(scale * low, digits)},\u00a0{fixed(scale * high, digits)}]"
+def interval(low: float, high: float, digits: int) -> str:
+    """Return an interval in brackets that no line break splits: [1.20, 3.40]."""
+    return f"[{fixed(low, digits)},\u00a0{fixed(high, digits)}]"
 
 
 def ends(low: float, high: float, *, steps: int = 5) -> str:
     """Return an interval in brackets, with as many decimals as make its width so many steps of the last."""
     digits = next((digits for digits in range(7) if (high - low) * 10**digits >= steps), 7)
-    return interval(low, high, digits=digits)
+    return interval(low, high, digits)
 
 
 def new_axes(width: float = 4.1, height: float = 3.2) -> Axes:
@@ -165,38 +160,20 @@ def _colour(name: Any) -> Any:
     return COLOURS.get(name, name)
 
 
-def bands(
-    ax: Axes,
-    x: ArrayLike,
-    y: ArrayLike,
-    low: ArrayLike | None = None,
-    high: ArrayLike | None = None,
-    *,
-    colour: Any,
-    label: str,
-    linestyle: str,
-) -> None:
-    """Draw y against x, each point marked where they are few, and from `low` to `high` a bar at each x."""
+def bands(ax: Axes, x: ArrayLike, y: ArrayLike, *ends: ArrayLike, colour: Any, label: str, linestyle: str) -> None:
+    """Draw y against x, each point marked where they are few, and between ends (low, high) a bar at each x."""
     colour, marker = _colour(colour), "o" if len(x) <= _MOST_MARKS else None
     ax.plot(x, y, color=colour, label=label, linestyle=linestyle, marker=marker)
-    if low is not None:
-        ax.vlines(x, low, high, color=colour, linewidth=2.4, alpha=0.55)
+    if ends:
+        ax.vlines(x, *ends, color=colour, linewidth=2.4, alpha=0.55)
 
 
-def bars(
-    ax: Axes,
-    edges: ArrayLike,
-    heights: ArrayLike,
-    low: ArrayLike | None = None,
-    high: ArrayLike | None = None,
-    *,
-    colour: str,
-) -> None:
-    """Draw a bar over each bin of edges (lower, upper), and a line from `low` to `high`."""
+def bars(ax: Axes, edges: ArrayLike, heights: ArrayLike, *ends: ArrayLike, colour: str) -> None:
+    """Draw a bar over each bin of edges (lower, upper), and a line between ends (low, high)."""
     lower, upper = np.asarray(edges)
     ax.bar(lower, heights, 0.92 * (upper - lower), align="edge", color=_colour(colour), alpha=0.5)
-    if low is not None:
-        ax.vlines((lower + upper) / 2, low, high, color=COLOURS["ink"], linewidth=1.8, zorder=3)
+    if ends:
+        ax.vlines((lower + upper) / 2, *ends, color=COLOURS["ink"], linewidth=1.8, zorder=3)
 
 
 def histogram(

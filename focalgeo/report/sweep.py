@@ -178,9 +178,8 @@ def by_epoch(sweep: Sweep, label: str, **fields: Any) -> Axes | None:
         for row in in_training(select(sweep.rows[line, value], Diagnostic, **fields)):
             epochs[row.epoch].append(row)
         means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs.values()]
-        if means:
-            lines[joined(value, line)] = means, shade, linestyle
-    return figures.courses(lines, "epoch", label, beside=AXES[sweep.axis][1]) if lines else None
+        lines[joined(value, line)] = means, shade, linestyle
+    return figures.courses(lines, "epoch", label, beside=AXES[sweep.axis][1])
 
 
 def _reliability(sweep: Sweep) -> list[Section]:
