@@ -288,7 +288,7 @@ def search_surface(rows: Sequence[Row], search: Mapping[str, np.ndarray], criter
 def reference(run: Run, split: str, criterion: str) -> Column | None:
     """Return the column that others are held against: temperature scaling, or else the plainest fitted method."""
     columns = [column for column in run.column_of_each(split, criterion=criterion) if column.criterion]
-    return next((column for column in columns if column.method == PLAIN), next(iter(columns), None))
+    return min(columns, key=lambda column: column.method != PLAIN, default=None)
 
 
 @styled()
@@ -307,7 +307,7 @@ def differences(run: Run, split: str = "test", *, criterion: str = "nll") -> Axe
             parts = dict.fromkeys((split, HELD_OUT))
             pair = [run.difference(metric.title.lower(), part, column, against) for part in parts]
             if any(pair):
-                rows[run.method_title(column.method) + by] = [row for row in pair if row]
+                rows[run.method_title(column.method) + by] = list(filter(None, pair))
     titles = [*pairs[selection.NLL] | pairs[selection.ECE]]
     pairs = {metric: rows for metric, rows in pairs.items() if rows}
     if not pairs:
@@ -345,8 +345,11 @@ def class_gaps(run: Run, split: str, chosen: Column, criterion: str) -> dict[Col
     """Return the rows "class_gap" by class: as given, by the plainest fitted method, and by the chosen one."""
     columns = dict.fromkeys(filter(None, (AS_TRAINED, reference(run, split, criterion), chosen)))
     rows = select(run.rows, Metric, name="class_gap", split=split)
-    gaps = {column: {row.group: row for row in select(rows, Metric, **column._asdict())} for column in columns}
-    return {column: rows for column, rows in gaps.items() if rows}
+    return {
+        column: {row.group: row for row in gaps}
+        for column in columns
+        if (gaps := select(rows, Metric, **column._asdict()))
+    }
 
 
 @styled()

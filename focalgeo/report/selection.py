@@ -4,6 +4,7 @@ The methods and metrics, their titles, order, units and scales are the manifest'
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -160,10 +161,18 @@ def latest(rows: Iterable[Row], kind: type, **fields: Any) -> Any:
     return [None, *select(rows, kind, **fields)][-1]
 
 
+def grouped(rows: Iterable[Row], field: str) -> list[list[Any]]:
+    """Return the rows of each value of a field, sorted by that value; rows without it are left out."""
+    groups = defaultdict(list)
+    for row in rows:
+        groups[getattr(row, field)].append(row)
+    groups.pop(None, None)
+    return [groups[value] for value in sorted(groups)]
+
+
 def latest_by(rows: Iterable[Row], field: str) -> list[Any]:
-    """Return the last row for each value of a field, sorted by that value; rows without it are left out."""
-    last = {getattr(row, field): row for row in rows if getattr(row, field) is not None}
-    return [last[value] for value in sorted(last)]
+    """Return the last row of each value of a field, as `grouped` sorts them."""
+    return [group[-1] for group in grouped(rows, field)]
 
 
 def splits_of(rows: Iterable[Any]) -> list[str]:
@@ -189,9 +198,9 @@ def is_better(row: Difference | None, best: str = "low") -> bool:
     return row is not None and has_interval(row) and (row.high < 0 if best == "low" else row.low > 0)
 
 
-def is_worse(row: Difference | None, best: str = "low") -> bool:
-    """Whether a difference is a finding against its first method: its interval leaves out 0 on the other side."""
-    return is_better(row, "high" if best == "low" else "low")
+def is_worse(row: Difference | None) -> bool:
+    """Whether a difference, the lower the better, is a finding against its first method."""
+    return is_better(row, "high")
 
 
 def has_interval(row: Any) -> bool:

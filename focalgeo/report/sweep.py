@@ -26,7 +26,7 @@ from focalgeo.report.selection import (
     UNCALIBRATED,
     Column,
     Run,
-    in_training,
+    grouped,
     loss_title,
     measured,
     splits_of,
@@ -42,7 +42,6 @@ AXES = {  # title and symbol
     "weight_decay": ("weight decay", "weight decay"),
     "seed": ("seed", "seed"),
 }
-_CURVATURE = {"lambda_max": "λmax", "trace": "Trace", "scale_free_trace": "Scale-free trace"}
 _FITTED = {"calibration_gamma": "Calibration γ", "temperature": "Temperature T"}
 _OF_CROSS_ENTROPY = {"name": "trace", "loss": "cross_entropy"}
 _BY_NLL = Column(PLAIN, CRITERION)
@@ -96,8 +95,7 @@ def axes_of(run: Run) -> dict[str, list]:
 def sweep_of(run: Run) -> Sweep:
     """Return the sweep of a run, with the lines and seeds that its rows have."""
     axes, rows = axes_of(run), defaultdict(list)
-    axis = next((name for name in axes if name != "seed"), "seed")
-    others = [name for name in axes if name not in (axis, "seed")]
+    axis, *others = [name for name in axes if name != "seed"] or ["seed"]
     for row in run.rows:
         values = {name: getattr(row, name) for name in axes}
         if None not in values.values():
@@ -174,10 +172,8 @@ def by_epoch(sweep: Sweep, label: str, **fields: Any) -> Axes | None:
     """Draw the mean over seeds of a diagnostic against the epoch, a line for each member; None of none."""
     lines = {}
     for (line, linestyle), (value, shade) in itertools.product(sweep.lines.items(), sweep.values.items()):
-        epochs = defaultdict(list)
-        for row in in_training(select(sweep.rows[line, value], Diagnostic, **fields)):
-            epochs[row.epoch].append(row)
-        means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs.values()]
+        epochs = grouped(select(sweep.rows[line, value], Diagnostic, **fields), "epoch")
+        means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs]
         lines[joined(value, line)] = means, shade, linestyle
     return figures.courses(lines, "epoch", label, beside=AXES[sweep.axis][1])
 
@@ -188,12 +184,9 @@ def _reliability(sweep: Sweep) -> list[Section]:
     for number, line in enumerate(sweep.lines):
         diagrams = []
         for place, value in enumerate(sweep.values):
-            bins = defaultdict(list)
             fields = {"name": "reliability", "method": UNCALIBRATED, "split": "test"}
-            for row in select(sweep.rows[line, value], ReliabilityBin, **fields):
-                bins[row.bin].append(row)
-            if bins:
-                drawn = figures.diagram([figures.pooled(rows) for _, rows in sorted(bins.items())])
+            if bins := grouped(select(sweep.rows[line, value], ReliabilityBin, **fields), "bin"):
+                drawn = figures.diagram([figures.pooled(rows) for rows in bins])
                 diagrams.append(Panel(f"sweep_reliability_{number}_{place}", f"{AXES[sweep.axis][1]} {value}", drawn))
         parts.append(Section(line, figures=diagrams, layout="small"))
     return parts
@@ -224,9 +217,9 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
         lines.append(Quantity(line, sweep.numbers(Fit, name=name, **column._asdict()), figure, method, colour))
     lines += [of_metric(name) for name in metrics if name not in PRINTED]
     for row in sorted(measured(run.rows, Trace, "trace"), key=lambda row: row.loss != "cross_entropy"):
-        for name, symbol in _CURVATURE.items():
+        for name, (title, *_) in TITLES.items():
             numbers = sweep.numbers(Eigenvalue | Trace, name=name, loss=row.loss, split=row.split)
-            title, loss = TITLES[name].title, loss_title(row.loss)
+            symbol, loss = "λmax" if name == "lambda_max" else title, loss_title(row.loss)
             figure = "Curvature", f"sweep_{name}_{row.split}", f"{title} on {row.split}", title.lower()
             lines.append(Quantity(joined(symbol, loss, row.split), numbers, figure, loss, style.loss_colour(row.loss)))
     return [line for line in lines if np.isfinite(line.numbers).any()]
