@@ -25,17 +25,16 @@ from focalgeo.report.selection import (
     Run,
     criterion_title,
     difference_text,
-    is_better,
-    is_worse,
+    finding,
     latest_by,
 )
-from focalgeo.report.style import plain, rounded, short
+from focalgeo.report.style import rounded, short
 from focalgeo.rows import LEAST_EXAMPLES, Metric, Row, select
 from focalgeo.types import METRIC_OF
 
 _OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
-_LEAST_P, LEVEL = 0.0001, 0.05  # shown; of the score test
+LEVEL = 0.05  # of the score test
 
 # Plain NumPy for a page to show: it applies a calibrator.json on a machine without focalgeo, method by method. Each
 # text takes `logits`, an array [examples, classes], and leaves `probs` of that shape. It computes in float64 and in
@@ -147,8 +146,8 @@ def metric_table(
     criterion: str = CRITERION,
     chosen: Column | None = None,
     names: Sequence[str] = (),
-) -> Table | None:
-    """Return a line for each fit of each method on one split, and a column for each metric; None without such rows.
+) -> Table:
+    """Return a line for each fit of each method on one split, and a column for each metric.
 
     Bold is a value that is better beyond noise than that of every other method by `criterion`, and of no line worse.
     names: of metrics; else those asked for, NLL and Brier score.
@@ -157,20 +156,21 @@ def metric_table(
     wanted = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"]
     titles = []
     for name, title in run.metrics.items():
-        rows = {column: run.metric(column, name, split) for column in columns}
-        values = {column: row.value for column, row in rows.items() if row}
-        if name not in wanted or not values:
+        rows = {column: row for column in columns if (row := run.metric(column, name, split))}
+        if name not in wanted or not rows:
             continue
-        best = (min if title.best == "low" else max)(values, key=values.get)
-        pairs = [run.difference(name, split, best, other) for other in competing if other in values and other != best]
-        is_finding = title.best != "middle" and bool(pairs) and all(is_better(pair, title.best) for pair in pairs)
+        best = (min if title.best == "low" else max)(rows, key=lambda column: rows[column].value)
+        pairs = [run.difference(name, split, best, other) for other in competing if other in rows and other != best]
+        is_finding = (
+            title.best != "middle" and bool(pairs) and all(finding(pair, title.best) == "better" for pair in pairs)
+        )
         titles.append((title.title, title.note or title.unit))
-        cells.append([metric_cell(rows[column], title, best=is_finding and column == best) for column in columns])
+        cells.append([metric_cell(rows.get(column), title, best=is_finding and column == best) for column in columns])
     lines = [
         Line(run.method_title(column.method), _fit_note(run, column), line, "chosen" if column == chosen else "")
         for column, line in zip(columns, zip(*cells, strict=True), strict=False)
     ]
-    return Table(corner, titles, lines) if lines else None
+    return Table(corner, titles, lines)
 
 
 def _fit_note(run: Run, column: Column) -> str:
@@ -187,24 +187,21 @@ def _fit_note(run: Run, column: Column) -> str:
 def results_text(rows: Sequence[Row], manifest: Mapping[str, Any], split: str) -> str:
     """Return the main metrics of each method by each criterion as plain text, a line for each."""
     corner = "on val, cross-fitted" if split == HELD_OUT else f"on {split}"
-    table = metric_table(Run(rows, manifest), split, corner, names=PRINTED)
-    return sections.as_text(table) if table else corner
+    return sections.as_text(metric_table(Run(rows, manifest), split, corner, names=PRINTED))
 
 
 def reliability_panels(
     run: Run, columns: Sequence[Column], split: str = "test", *, name: str = "reliability", file: str = ""
 ) -> list[Panel]:
     """Return a reliability diagram for each column that has bins `name`."""
-    bins = {
-        column.method: rows for column in columns if (rows := figures.bins_of(run.rows, column, split=split, name=name))
-    }
     return [
         Panel(
-            f"{file or name}_{method}",
-            run.method_title(method),
-            figures.diagram(rows, colour=run.method_colour(method)),
+            f"{file or name}_{column.method}",
+            run.method_title(column.method),
+            figures.diagram(bins, colour=run.method_colour(column.method)),
         )
-        for method, rows in bins.items()
+        for column in columns
+        if (bins := figures.bins_of(run.rows, column, split=split, name=name))
     ]
 
 
@@ -238,26 +235,23 @@ def difference_section(run: Run, split: str, criterion: str, marks: str) -> Sect
 def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
     """Return what the loss-implied map says of the miscalibration that the focal loss itself caused."""
     columns = AS_TRAINED, Column(LOSS_IMPLIED)
-    before, after = (run.metric(column, "ece", split) for column in columns)
-    row = run.difference("ece", split, columns[1], AS_TRAINED)
-    title = "Loss-implied map: what the training loss did"
+    row = run.difference("ece", split, *reversed(columns))
     if gamma is None or row is None:
-        return Section(title)
+        return Section("")
     words = say(
         "loss_implied",
         gamma=gamma,
-        before=before,
-        after=after,
+        eces=[run.metric(column, "ece", split) for column in columns],
         difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
-        better=is_better(row),
-        worse=is_worse(row),
+        finding=finding(row),
         # Confidence less accuracy, summed over the examples: above 0 is overconfident.
         gaps=[
             sum(of.n * (of.confidence - of.value) for of in figures.bins_of(run.rows, column, split=split))
             for column in columns
         ],
     )
-    return Section(title, words, figures=reliability_panels(run, columns, split, file="loss_implied"))
+    drawn = reliability_panels(run, columns, split, file="loss_implied")
+    return Section("Loss-implied map: what the training loss did", words, figures=drawn)
 
 
 def search_section(run: Run, search: Mapping[str, Any]) -> Section:
@@ -289,41 +283,27 @@ def verdict(run: Run) -> Markup:
     plainest = Column(**entry["plainest"])
     fitted = [column for column in run.column_of_each(HELD_OUT, criterion=entry["criterion"]) if column.criterion]
     against = [*fitted, AS_TRAINED][0] if leave else AS_TRAINED
-
-    def differences(split, *names, pair, named=True):
-        rows = {name: run.difference(name, split, *pair) for name in names}
-        return ", ".join(difference_text(row, run.metrics[name], named=named) for name, row in rows.items() if row)
-
-    pair = (against, chosen) if leave else (chosen, against)
-    row, evidence = run.difference(metric, HELD_OUT, *pair), {"n": 0}
-    if row:
-        p_value = test["p_value"] if test else 0.0
-        evidence = {
-            "n": row.n,
-            "few": row.n < LEAST_EXAMPLES,
-            "numbers": differences(HELD_OUT, metric, pair=pair),
-            "score": f"p\u00a0=\u00a0{rounded(p_value, 2)}" if p_value >= _LEAST_P else f"p\u00a0<\u00a0{_LEAST_P}",
-            "plainest": "" if plainest in (chosen, AS_TRAINED) else run.fitted_title(plainest).lower(),
-            "cost": differences(HELD_OUT, metric, pair=(plainest, chosen)),
-        }
-    evidence["refused"] = len(entry["refused"]) >= len(fitted)
-    evidence["tested"] = test and test["p_value"] >= LEVEL
-    sentences = [say("on_val", use=run.in_words(chosen), leave=leave, **evidence)]
+    row, cost = (run.difference(metric, HELD_OUT, *pair) for pair in ((chosen, against), (plainest, chosen)))
+    on_val = say(
+        "on_val",
+        use=run.in_words(chosen),
+        leave=leave,
+        score=rounded(test["p_value"], 2) if test and test["p_value"] >= LEVEL else "",
+        refused=len(entry["refused"]) >= len(fitted),
+        n=row.n if row else 0,
+        least=LEAST_EXAMPLES,
+        numbers=row and difference_text(row, run.metrics[metric]),
+        plainest="" if plainest in (chosen, AS_TRAINED) else run.fitted_title(plainest).lower(),
+        cost=cost and difference_text(cost, run.metrics[metric]),
+    )
     if split == HELD_OUT:
-        return sentences[0] + " " + say("no_test")
-    judged, n = [], 0
-    for name in ("nll", "ece"):
-        if row := run.difference(name, split, chosen, against):
-            said = (
-                "agrees" if is_better(row) else "speaks against it" if is_worse(row) else "does not tell the two apart"
-            )
-            judged.append((said, name.upper(), differences(split, name, pair=(chosen, against), named=False)))
-            n = row.n
-    if judged:
-        numbers = differences(split, "nll", "ece", pair=(chosen, against))
-        judged = judged if len({said for said, *_ in judged}) > 1 else judged[:1]
-        sentences.append(say("on_test", n=n, few=n < LEAST_EXAMPLES, numbers=numbers, judged=judged))
-    return Markup(" ").join(sentences)
+        return on_val + " " + say("no_test")
+    rows = {name: row for name in ("nll", "ece") if (row := run.difference(name, split, chosen, against))}
+    judged = [
+        (row.n, finding(row), name.upper(), difference_text(row, run.metrics[name], named=False))
+        for name, row in rows.items()
+    ]
+    return (on_val + " " + say("on_test", judged=judged, least=LEAST_EXAMPLES)).rstrip()
 
 
 def _elsewhere(run: Run) -> list[Markup]:
@@ -331,7 +311,7 @@ def _elsewhere(run: Run) -> list[Markup]:
     lines, split, (chosen, metric) = [], run.manifest["calibration"]["split"], _choice(run)
     for column in run.columns(split):
         row = run.difference(metric, split, column, chosen)
-        if column.method not in run.methods and is_better(row) and row.n >= LEAST_EXAMPLES:
+        if column.method not in run.methods and finding(row) == "better" and row.n >= LEAST_EXAMPLES:
             numbers = difference_text(row, run.metrics[metric])
             lines.append(say("elsewhere", method=run.method_title(column.method), numbers=numbers))
     return lines
@@ -391,16 +371,15 @@ def _after(run: Run, column: Column) -> str:
 
 def _class_section(run: Run, split: str, chosen: Column, criterion: str) -> Section:
     gaps = figures.class_gaps(run, split, chosen, criterion)
-    total = len({name for rows in gaps.values() for name in rows})
-    if not total:
+    if not gaps:
         return Section("")
     off = {column: sum(row.low > 0 or row.high < 0 for row in rows.values()) for column, rows in gaps.items()}
     counts = ", ".join(f"{count} {_after(run, column)}" for column, count in off.items())
-    chance, most = plain(round(0.05 * total, 2)), figures.MOST_CLASSES
+    total, most = len(set().union(*gaps.values())), figures.MOST_CLASSES
     return Section(
         "Class by class",
         figures=panels(("classes", "Probability less share", figures.class_differences(run, gaps))),
-        notes=say("classes", total=total, parts=counts, chance=chance, most=most),
+        notes=say("classes", total=total, parts=counts, most=most),
         layout="beside",
     )
 

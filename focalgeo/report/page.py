@@ -11,11 +11,24 @@ from markupsafe import Markup
 
 from focalgeo import records
 from focalgeo.report import calibration, figures, selection, style, sweep
-from focalgeo.report.sections import NOTHING, Cell, Line, Section, Table, metric_cell, panels, record, say, write_page
+from focalgeo.report.sections import (
+    NOTHING,
+    Cell,
+    Line,
+    Section,
+    Table,
+    joined,
+    metric_cell,
+    panels,
+    record,
+    say,
+    write_page,
+)
 from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
     Run,
+    difference_text,
     in_training,
     latest,
     loss_title,
@@ -130,19 +143,18 @@ def _compared(run, first, others):
     n = next(iter(rows.values())).n
     if n < LEAST_EXAMPLES:
         return say("too_few", n=n)
-    counted = [c for c, row in rows.items() if row.p_value < _LEVEL / len(rows)]
-    better = [column for column in counted if selection.is_better(rows[column])]
+    findings = {c: selection.finding(row) for c, row in rows.items() if row.p_value < _LEVEL / len(rows)}
+    better = [column for column, finding in findings.items() if finding == "better"]
     best = min(better or rows, key=lambda column: rows[column].value)
     ece = run.difference("ece", "test", best, first)
-    numbers = [selection.difference_text(rows[best], selection.NLL), ece and selection.difference_text(ece, ECE)]
     return say(
         "compared",
         total=len(rows),
         better=len(better),
-        worse=sum(selection.is_worse(rows[column]) for column in counted),
+        worse=[*findings.values()].count("worse"),
         best=run.in_words(best),
         plain=plain.lower(),
-        numbers=", ".join(filter(None, numbers)),
+        numbers=joined(difference_text(rows[best], selection.NLL), ece and difference_text(ece, ECE)),
         alike=rows[best].low == rows[best].high == 0,
     )
 
@@ -173,12 +185,13 @@ def _training_sections(rows: Sequence[Row]) -> list[Section]:
     epoch = latest(rows, Scalar, name="selected_epoch")
     # a training row is a mean over as many batches as usually lie between two rows
     apart = np.diff([0, *sorted({row.step for row in select(rows, Scalar, name="loss", split="train")})])
-    batches = int(statistics.mode(apart)) if len(apart) else 0
+    batches = int(statistics.mode([*apart] or [0]))
     rows = in_training(rows)
     means = [(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()]
-    for split in splits_of(select(rows, HistogramBin))[:1]:
-        title = f"Gradients of single examples, {split}"
-        means.append(("diagnostics_gradient_norm", title, figures.gradient_norms(rows, split)))
+    means += [
+        ("diagnostics_gradient_norm", f"Gradients of single examples, {split}", figures.gradient_norms(rows, split))
+        for split in splits_of(select(rows, HistogramBin))[:1]
+    ]
     bins = select(rows, ReliabilityBin)
     for split in splits_of(bins):
         last = max(row.epoch for row in bins)
@@ -218,7 +231,7 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
     return Section(
         "Curvature of the loss",
         words=_curvature_words(rows),
-        tables=[Table("Hessian of", heads, lines)] if lines else [],
+        tables=[Table("Hessian of", heads, lines)],
         figures=panels(*drawn),
         notes=say("hessian", estimators=sorted({str(r.estimator) for r in select(rows, Trace, name="trace")})),
         parts=[
@@ -267,10 +280,13 @@ def _attribution_table(rows: Sequence[Row], split: str) -> Table:
     columns = sorted(dict.fromkeys((of, loss) for _, of, loss in cells), key=lambda column: column[0] != "trace")
     free = select(rows, Trace, name="scale_free_trace", **after)
     cells |= {("scale_free_trace", "trace", row.loss): row for row in free}
-    weight, parts = latest(rows, Diagnostic, name="mean_weight", **after), [*_PARTS]
-    if weight:
-        parts.append(("scale_only", "By scale alone", f"cross-entropy × mean weight {significant(weight.value, 2)}"))
-    parts.append(("scale_free_trace", TITLES["scale_free_trace"].title, "Σ θ² × diagonal of the Hessian"))
+    weight = latest(rows, Diagnostic, name="mean_weight", **after)
+    scale = f"cross-entropy × mean weight {significant(weight.value, 2)}" if weight else ""
+    parts = (
+        *_PARTS,
+        ("scale_only", "By scale alone", scale),
+        ("scale_free_trace", TITLES["scale_free_trace"].title, "Σ θ² × diagonal of the Hessian"),
+    )
     lines = [
         Line(title, note, [_part_cell(cells.get((part, *column))) for column in columns]) for part, title, note in parts
     ]
@@ -291,12 +307,11 @@ def _attribution_words(rows: Sequence[Row], split: str) -> Markup:
     """Sentences on the parts: scaled or not, and by which examples."""
     rows = select(rows, AttributionPart | Diagnostic, split=split, epoch=None)
     named, sentences = {(row.name, row.quantile): row for row in select(rows, Diagnostic)}, []
-    for beyond in select(rows, AttributionPart, of="trace", part="beyond_scaling")[-1:]:
+    if beyond := latest(rows, AttributionPart, of="trace", part="beyond_scaling"):
         parts = {row.part: row for row in select(rows, AttributionPart, of="trace", loss=beyond.loss)}
-        finding = "more" if beyond.low > 0 else "less" if beyond.high < 0 else ""
-        finding = "rounding" if abs(beyond.value) < _ROUNDING * abs(parts["whole"].value) else finding
-        weight = named["mean_weight", None].value
-        sentences.append(say("scaling", loss=loss_title(beyond.loss), weight=weight, parts=parts, finding=finding))
+        is_rounding = abs(beyond.value) < _ROUNDING * abs(parts["whole"].value)
+        about = {"loss": loss_title(beyond.loss), "weight": named["mean_weight", None].value}
+        sentences.append(say("scaling", parts=parts, is_rounding=is_rounding, **about))
     if median := named.get(("true_class_probability", 0.5)):
         low, middle, high = (_probability(named[median.name, level].value) for level in (0.05, 0.5, 0.95))
         sentences.append(say("probabilities", low=low, middle=middle, high=high, n=median.n))

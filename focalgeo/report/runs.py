@@ -79,7 +79,7 @@ def write_list(folder: records.Workdir) -> Path:
         link = f"{quote(os.fsencode(name))}/report.html" if is_finished else ""
         heading = say("linked", name=short(str(name), 120), page=link)
         parts.append(Section(heading, words, lists={"": dict(pairs[:_MOST_DIFFERENCES])}))
-    table = Table("Run", list(_COLUMNS), lines) if len(lines) > 1 else None
+    table = Table("Run", list(_COLUMNS), lines if len(lines) > 1 else ())
     first = Section("Test split, as trained and after temperature scaling by NLL", tables=[table])
     verdict = say("runs", count=len(parts) + len(unreadable), differ=differ)
     title = f"Runs in {short(folder.resolve().name, 120)}"

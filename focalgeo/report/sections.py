@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The corner's heading, headings (title, note) of the columns after it, and lines."""
+    """The corner's heading, headings (title, note) of the columns after it, and lines; one without is left out."""
 
     corner: str
     heads: Sequence[tuple[str, str]]
@@ -68,13 +68,12 @@ class Panel(NamedTuple):
 class Section(NamedTuple):
     """A section of a page, in the order in which its parts stand; one without any but notes is left out.
 
-    layout: of its figures. "diagrams": the first two stand open; "beside": with the notes beside them; "scroll": each
-    under its heading, wider than a phone.
+    layout: of its figures. "diagrams": the first two stand open; "beside": with the notes beside them.
     """
 
     title: str
     words: str = ""
-    tables: Sequence[Table | None] = ()
+    tables: Sequence[Table] = ()
     figures: Sequence[Panel] = ()
     notes: str = ""
     parts: "Sequence[Section]" = ()
@@ -86,8 +85,8 @@ class Section(NamedTuple):
     @property
     def has_content(self) -> bool:
         """Whether there is anything to show."""
-        parts = (part.has_content for part in self.parts)
-        return bool(self.words or any([*self.tables, *self.figures, *self.lists.values(), *parts]))
+        tables, parts = (table.lines for table in self.tables), (part.has_content for part in self.parts)
+        return bool(self.words or any([*tables, *self.figures, *self.lists.values(), *parts]))
 
 
 def panels(*parts: tuple[str, str, Axes | None]) -> list[Panel]:
@@ -234,7 +233,9 @@ def config_settings(run: Run) -> dict[str, str]:
     config = settings(run.manifest.get("config", {}), none="default")
     sizes = {f"data.{split}_size": f"{size} (default)" for split, size in run.manifest.get("data", {}).items()}
     config |= {name: sizes[name] for name in sizes if config.get(name) == "default"}
-    return config | {name: "all" for name in ("evaluation.methods",) if name in config and not run.setting(name)}
+    if config.get("evaluation.methods") in ("none", "default"):
+        config["evaluation.methods"] = "all"
+    return config
 
 
 def phases(rows: Sequence[Row]) -> dict[str, str]:
@@ -243,8 +244,9 @@ def phases(rows: Sequence[Row]) -> dict[str, str]:
     seconds: Counter[str] = Counter()
     for row in last.values():
         seconds[row.phase] += row.value
-    total = {"total": seconds.total()} if len(seconds) > 1 else {}
-    return {phase: f"{value:.1f} s" for phase, value in {**seconds, **total}.items()}
+    if len(seconds) > 1:
+        seconds["total"] = seconds.total()
+    return {phase: f"{value:.1f} s" for phase, value in seconds.items()}
 
 
 def manifest_settings(run: Run, *names: str) -> dict[str, str]:

@@ -190,17 +190,14 @@ def measured(rows: Iterable[Row], kind: type, name: str) -> list[Any]:
     return list({(row.loss, row.split): row for row in select(rows, kind, name=name, epoch=None)}.values())
 
 
-def is_better(row: Difference | None, best: str = "low") -> bool:
-    """Whether a difference is a finding for its first method: its interval leaves out 0 on the metric's better side.
+def finding(row: Difference | None, best: str = "low") -> str:
+    """Return "better" or "worse": on which side of 0 the interval of a difference lies, for its first method; else "".
 
     One without width says that the resamples agree, which is no certainty.
     """
-    return row is not None and has_interval(row) and (row.high < 0 if best == "low" else row.low > 0)
-
-
-def is_worse(row: Difference | None) -> bool:
-    """Whether a difference, the lower the better, is a finding against its first method."""
-    return is_better(row, "high")
+    if row is None or not has_interval(row) or row.low <= 0 <= row.high:
+        return ""
+    return "better" if (row.high < 0) == (best == "low") else "worse"
 
 
 def has_interval(row: Any) -> bool:

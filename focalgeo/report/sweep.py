@@ -262,7 +262,7 @@ def _cell(value: Estimate, digits: int = 4, steps: int = 5, *, is_difference: bo
     return Cell(text, style.ends(value.low, value.high, steps=steps), is_finding, value.value, value.low, value.high)
 
 
-def choices(run: Run, sweep: Sweep) -> tuple[Table | None, Markup]:
+def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
     """Return what NLL, ECE and accuracy on val would choose among all values and lines, and what that costs on test.
 
     Also a sentence on the choice by NLL after temperature scaling, else by the first there is. Values that lack a seed
@@ -292,7 +292,7 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table | None, Markup]:
             about = {"by": by, "value": names[chosen], "best": names[best], "cost": cost}
             sentence = say("choice", seeds=n, left_out=left_out, **about)
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
-    return Table("Chosen by", heads, lines) if lines else None, sentence
+    return Table("Chosen by", heads, lines), sentence
 
 
 def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
