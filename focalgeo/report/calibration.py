@@ -16,7 +16,6 @@ from focalgeo.report import figures, sections
 from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, panels, say
 from focalgeo.report.selection import (
     AS_TRAINED,
-    CRITERION,
     ECE,
     FOCAL,
     HELD_OUT,
@@ -143,16 +142,15 @@ def metric_table(
     split: str,
     corner: str,
     *,
-    criterion: str = CRITERION,
     chosen: Column | None = None,
     names: Sequence[str] = (),
 ) -> Table:
     """Return a line for each fit of each method on one split, and a column for each metric.
 
-    Bold is a value that is better beyond noise than that of every other method by `criterion`, and of no line worse.
+    Bold is a value that is better beyond noise than that of every other method by the run's criterion, and of no line worse.
     names: of metrics; else those asked for, NLL and Brier score.
     """
-    columns, competing, cells = run.columns(split), run.column_of_each(split, criterion=criterion), []
+    columns, competing, cells = run.columns(split), run.column_of_each(split), []
     wanted = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"]
     titles = []
     for name, title in run.metrics.items():
@@ -220,13 +218,13 @@ def reliability_section(run: Run, columns: Sequence[Column], split: str, example
     )
 
 
-def difference_section(run: Run, split: str, criterion: str, marks: str) -> Section:
+def difference_section(run: Run, split: str, marks: str) -> Section:
     """Return the plot of differences to temperature scaling."""
-    against = figures.reference(run, split, criterion)
+    against = figures.reference(run, split)
     title = f"Each method less {run.fitted_title(against).lower()}" if against else ""
     return Section(
         "Is a method better than temperature scaling?",
-        figures=panels(("differences", title, figures.differences(run, split, criterion=criterion))),
+        figures=panels(("differences", title, figures.differences(run, split))),
         notes=say("differences", marks=marks),
         layout="beside",
     )
@@ -263,17 +261,16 @@ def search_section(run: Run, search: Mapping[str, Any]) -> Section:
     return Section("Where γ and T were chosen", figures=panels(*surfaces), notes=say("search"), layout="wide")
 
 
-def bold_words(run: Run, split: str, criterion: str) -> Markup:
+def bold_words(run: Run, split: str) -> Markup:
     """Return the sentences beneath a table of metrics: what is bold, and whether methods may change the accuracy."""
     kept = all(run.methods.get(column.method, {}).get("keeps_class") for column in run.columns(split))
-    return say("bold", criterion=criterion_title(criterion), kept=kept)
+    return say("bold", criterion=criterion_title(run.criterion), kept=kept)
 
 
 def _choice(run: Run) -> tuple[Column, str]:
     """The method to use, and the metric by which it was chosen."""
-    entry = run.manifest["calibration"]
-    choice, criterion = entry["choice"], entry["criterion"]
-    return Column(choice["method"], choice["criterion"]), METRIC_OF.get(criterion, criterion)
+    choice = run.manifest["calibration"]["choice"]
+    return Column(choice["method"], choice["criterion"]), METRIC_OF.get(run.criterion, run.criterion)
 
 
 def verdict(run: Run) -> Markup:
@@ -281,7 +278,7 @@ def verdict(run: Run) -> Markup:
     (chosen, metric), entry = _choice(run), run.manifest["calibration"]
     split, test, leave = entry["split"], entry.get("score_test"), chosen == AS_TRAINED
     plainest = Column(**entry["plainest"])
-    fitted = [column for column in run.column_of_each(HELD_OUT, criterion=entry["criterion"]) if column.criterion]
+    fitted = [column for column in run.column_of_each(HELD_OUT) if column.criterion]
     against = [*fitted, AS_TRAINED][0] if leave else AS_TRAINED
     row, cost = (run.difference(metric, HELD_OUT, *pair) for pair in ((chosen, against), (plainest, chosen)))
     on_val = say(
@@ -320,8 +317,8 @@ def _elsewhere(run: Run) -> list[Markup]:
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
     entry, (chosen, _) = run.manifest["calibration"], _choice(run)
-    split, criterion, title = entry["split"], entry["criterion"], run.method_title(chosen.method)
-    columns, is_held_out = run.column_of_each(split, criterion=criterion), split == HELD_OUT
+    split, title = entry["split"], run.method_title(chosen.method)
+    columns, is_held_out = run.column_of_each(split), split == HELD_OUT
     marks = "Filled marks: the test set. Hollow: held-out parts of val, by which a method was chosen"
     intervals = say(
         "intervals_of_calibration",
@@ -339,11 +336,11 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         reliability_section(run, columns, split, corner.removesuffix(" split"), title),
         Section(
             "Before and after calibration",
-            tables=[metric_table(run, split, corner, criterion=criterion, chosen=chosen)],
-            notes=bold_words(run, split, criterion) + say("refused", reasons=reasons) + intervals,
+            tables=[metric_table(run, split, corner, chosen=chosen)],
+            notes=bold_words(run, split) + say("refused", reasons=reasons) + intervals,
         ),
-        difference_section(run, split, criterion, "Cross-fitted examples of val" if is_held_out else marks),
-        _class_section(run, split, chosen, criterion),
+        difference_section(run, split, "Cross-fitted examples of val" if is_held_out else marks),
+        _class_section(run, split, chosen),
         _two_classes(run, columns, split, title),
         loss_implied_section(run, entry.get("trained_gamma"), split),
         _group_section(run, chosen, split),
@@ -369,8 +366,8 @@ def _after(run: Run, column: Column) -> str:
     return "as given" if column == AS_TRAINED else f"after {run.fitted_title(column).lower()}"
 
 
-def _class_section(run: Run, split: str, chosen: Column, criterion: str) -> Section:
-    gaps = figures.class_gaps(run, split, chosen, criterion)
+def _class_section(run: Run, split: str, chosen: Column) -> Section:
+    gaps = figures.class_gaps(run, split, chosen)
     if not gaps:
         return Section("")
     off = {column: sum(row.low > 0 or row.high < 0 for row in rows.values()) for column, rows in gaps.items()}

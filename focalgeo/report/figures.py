@@ -285,20 +285,20 @@ def search_surface(rows: Sequence[Row], search: Mapping[str, np.ndarray], criter
     return ax
 
 
-def reference(run: Run, split: str, criterion: str) -> Column | None:
+def reference(run: Run, split: str) -> Column | None:
     """Return the column that others are held against: temperature scaling, or else the plainest fitted method."""
-    columns = [column for column in run.column_of_each(split, criterion=criterion) if column.criterion]
+    columns = [column for column in run.column_of_each(split) if column.criterion]
     return min(columns, key=lambda column: column.method != PLAIN, default=None)
 
 
 @styled()
-def differences(run: Run, split: str = "test", *, criterion: str = "nll") -> Axes | None:
+def differences(run: Run, split: str = "test") -> Axes | None:
     """Draw NLL and ECE of each method less temperature scaling's with 95% intervals; None without such rows.
 
     Filled marks are of `split`, hollow ones of held-out parts of val. Green leaves out 0 on the better side, orange on
     the worse. A row far beyond the others is an arrow.
     """
-    against, competing = reference(run, split, criterion), run.column_of_each(split, criterion=criterion)
+    against, competing = reference(run, split), run.column_of_each(split)
     pairs = {selection.NLL: {}, selection.ECE: {}}
     for column in run.columns(split) if against else ():
         is_other = column.criterion and column not in competing
@@ -341,9 +341,9 @@ def errors_off(row: Metric) -> float:
     return 2 * _Z95 * abs(row.value) / (row.high - row.low) if row.high > row.low else 0.0
 
 
-def class_gaps(run: Run, split: str, chosen: Column, criterion: str) -> dict[Column, dict[str, Metric]]:
+def class_gaps(run: Run, split: str, chosen: Column) -> dict[Column, dict[str, Metric]]:
     """Return the rows "class_gap" by class: as given, by the plainest fitted method, and by the chosen one."""
-    columns = dict.fromkeys(filter(None, (AS_TRAINED, reference(run, split, criterion), chosen)))
+    columns = dict.fromkeys(filter(None, (AS_TRAINED, reference(run, split), chosen)))
     rows = select(run.rows, Metric, name="class_gap", split=split)
     return {
         column: {row.group: row for row in gaps}

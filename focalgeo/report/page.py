@@ -161,7 +161,7 @@ def _compared(run, first, others):
 
 def _method_sections(run: Run) -> list[Section]:
     resamples, bins = (run.setting(f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
-    words = calibration.bold_words(run, "test", selection.CRITERION)
+    words = calibration.bold_words(run, "test")
     val = Section(
         "The same on the validation split, on which the methods were fitted (optimistic)",
         tables=[calibration.metric_table(run, "val", "Validation split")],
@@ -175,7 +175,7 @@ def _method_sections(run: Run) -> list[Section]:
             notes=words + say("intervals_of_run", resamples=resamples, bins=bins),
             parts=[val],
         ),
-        calibration.difference_section(run, "test", selection.CRITERION, "On the test split"),
+        calibration.difference_section(run, "test", "On the test split"),
         calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
     ]
 

@@ -18,7 +18,7 @@ from focalgeo.rows import Difference, Fit, Metric, Row, Title, select
 UNCALIBRATED, PLAIN, FOCAL = "uncalibrated", "temperature_scaling", "focal_temperature_scaling"
 LOSS_IMPLIED = "loss_implied_map"
 HELD_OUT = "cross_fit"  # the split of rows of val by fits of the other folds
-CRITERION = "nll"  # by which the methods shown are fitted where they can be: what it fits is steadier than by an ECE
+CRITERION = "nll"  # by which the methods shown are fitted where no other is chosen
 _CRITERIA = {"adaptive_ece": "adaptive ECE", "line_search": "line search"}
 _AT_GAMMA_0 = {FOCAL: PLAIN, "focal_vector_scaling": "vector_scaling"}  # what a method of the focal map is at gamma 0
 _SYMBOLS = {"calibration_gamma": "γ", "temperature": "T"}
@@ -52,6 +52,11 @@ class Run(NamedTuple):
     def methods(self) -> Mapping[str, Any]:
         """The manifest's methods by name, in the order of tables."""
         return self.manifest.get("methods", {})
+
+    @property
+    def criterion(self) -> str:
+        """By which the methods shown are fitted where they can be; what NLL fits is steadier than by an ECE."""
+        return self.manifest.get("calibration", {}).get("criterion", CRITERION)
 
     @property
     def metrics(self) -> dict[str, Title]:
@@ -110,14 +115,14 @@ class Run(NamedTuple):
         order = [*self.methods, *(column.method for column in columns)]
         return sorted(columns, key=lambda column: order.index(column.method))
 
-    def column_of_each(self, split: str = "test", *, criterion: str = CRITERION) -> list[Column]:
-        """Return each method once, fitted by `criterion`, or by the first that has metrics where that one has none.
+    def column_of_each(self, split: str = "test") -> list[Column]:
+        """Return each method once, fitted by the run's criterion, or by the first that has metrics where that one has none.
 
         The loss-implied map is left out: it has a section of its own.
         """
         columns: dict[str, Column] = {}
         for column in self.columns(split):
-            if column.method != LOSS_IMPLIED and (column.method not in columns or column.criterion == criterion):
+            if column.method != LOSS_IMPLIED and (column.method not in columns or column.criterion == self.criterion):
                 columns[column.method] = column
         return list(columns.values())
 

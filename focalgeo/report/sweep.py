@@ -168,14 +168,14 @@ def scatter(sweep: Sweep, split: str) -> Axes:
     return ax
 
 
-def by_epoch(sweep: Sweep, label: str, **fields: Any) -> Axes | None:
+def by_epoch(sweep: Sweep, name: str, **fields: Any) -> Axes | None:
     """Draw the mean over seeds of a diagnostic against the epoch, a line for each member; None of none."""
     lines = {}
     for (line, linestyle), (value, shade) in itertools.product(sweep.lines.items(), sweep.values.items()):
-        epochs = grouped(select(sweep.rows[line, value], Diagnostic, **fields), "epoch")
+        epochs = grouped(select(sweep.rows[line, value], Diagnostic, name=name, **fields), "epoch")
         means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs]
         lines[joined(value, line)] = means, shade, linestyle
-    return figures.courses(lines, "epoch", label, beside=AXES[sweep.axis][1])
+    return figures.courses(lines, "epoch", figures.MEANS[name][1], beside=AXES[sweep.axis][1])
 
 
 def _reliability(sweep: Sweep) -> list[Section]:
@@ -198,10 +198,9 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     after = {UNCALIBRATED: "as trained", PLAIN: "after T", FOCAL: "after γ and T"}
 
     def of_metric(name: str, column: Column = AS_TRAINED) -> Quantity:
-        title, words, figure = metrics[name], "", None
-        if column != AS_TRAINED or name == "ece":
-            words = after.get(column.method) or f"after {run.method_title(column.method).lower()}"
-        if name == "ece" or (name in PRINTED and column == AS_TRAINED):
+        title, is_alone, figure = metrics[name], column == AS_TRAINED and name != "ece", None
+        words = "" if is_alone else after.get(column.method) or f"after {run.method_title(column.method).lower()}"
+        if name == "ece" or (name in PRINTED and is_alone):
             figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
         line, colour = joined(f"{title.title} {words}".strip(), title.unit), run.method_colour(column.method)
         return Quantity(line, sweep.metric(name, column), figure, words, colour, title.scale)
@@ -251,15 +250,15 @@ def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: b
     return tables
 
 
-def _cell(value: Estimate, digits: int = 4, steps: int = 5, *, is_difference: bool = False) -> Cell:
+def _cell(estimate: Estimate, digits: int = 4, steps: int = 5, *, is_difference: bool = False) -> Cell:
     """A mean with its interval beneath, whose decimals make so many steps of its width."""
-    if value.n <= is_difference:
+    value, _, low, high, n = estimate
+    if n <= is_difference:
         return Cell("") if is_difference else NOTHING
-    text = f"{'+' if is_difference and value.value > 0 else ''}{style.significant(value.value, digits)}"
-    if not is_difference and not value.low < value.high:  # one seed, or the same number in all
-        return Cell(text, value=value.value)
-    is_finding = is_difference and (value.low > 0 or value.high < 0)
-    return Cell(text, style.ends(value.low, value.high, steps=steps), is_finding, value.value, value.low, value.high)
+    text = f"{'+' if is_difference and value > 0 else ''}{style.significant(value, digits)}"
+    if not is_difference and not low < high:  # one seed, or the same number in all
+        return Cell(text, value=value)
+    return Cell(text, style.ends(low, high, steps=steps), is_difference and not low <= 0 <= high, value, low, high)
 
 
 def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
@@ -289,8 +288,8 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
         lines.append(Line(joined(by, title.unit), "", [Cell(names[chosen], note), *means, Cell(names[best]), cost]))
         if not sentence or (name, column) == ("nll", _BY_NLL):
             cost = "" if best == chosen else " ".join(filter(None, (cost.text, title.unit, cost.note)))
-            about = {"by": by, "value": names[chosen], "best": names[best], "cost": cost}
-            sentence = say("choice", seeds=n, left_out=left_out, **about)
+            where = {"value": names[chosen], "best": names[best]}
+            sentence = say("choice", by=by, cost=cost, seeds=n, left_out=left_out, **where)
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
     return Table("Chosen by", heads, lines), sentence
 
@@ -308,20 +307,10 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     ]
     wrong = {"name": "true_class_probability", "outcome": "wrong"}
     courses = [
-        (
-            f"sweep_wrong_{split}",
-            f"Examples predicted wrong, {split}",
-            by_epoch(sweep, "mean p of the true class", split=split, **wrong),
-        )
+        (f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", by_epoch(sweep, split=split, **wrong))
         for split in splits_of(select(run.rows, Diagnostic, **wrong))
     ]
-    courses.append(
-        (
-            "sweep_weight_norm",
-            "Norm of the last layer's weights",
-            by_epoch(sweep, "‖W‖, Frobenius norm", name="weight_norm"),
-        )
-    )
+    courses.append(("sweep_weight_norm", figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
     parts = [
         Section(
             "Calibration",
