@@ -13,7 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from focalgeo.report import figures, sections
-from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, panels, say
+from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, say
 from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
@@ -147,7 +147,8 @@ def metric_table(
 ) -> Table:
     """Return a line for each fit of each method on one split, and a column for each metric.
 
-    Bold is a value that is better beyond noise than that of every other method by the run's criterion, and of no line worse.
+    Bold is a value that is better beyond noise than that of every other method by the run's criterion, and of no line
+    worse.
     names: of metrics; else those asked for, NLL and Brier score.
     """
     columns, competing, cells = run.columns(split), run.column_of_each(split), []
@@ -212,7 +213,7 @@ def reliability_section(run: Run, columns: Sequence[Column], split: str, example
     return Section(
         "When it says 80%, is it right 80% of the time?",
         figures=reliability_panels(run, columns, split),
-        notes=say("reliability", examples=examples, bins=run.setting("evaluation.num_bins"), by=", ".join(by)),
+        notes=say("reliability", examples=examples, run=run, by=", ".join(by)),
         layout="diagrams",
         opening=opening,
     )
@@ -224,7 +225,7 @@ def difference_section(run: Run, split: str, marks: str) -> Section:
     title = f"Each method less {run.fitted_title(against).lower()}" if against else ""
     return Section(
         "Is a method better than temperature scaling?",
-        figures=panels(("differences", title, figures.differences(run, split))),
+        figures=[Panel("differences", title, figures.differences(run, split))],
         notes=say("differences", marks=marks),
         layout="beside",
     )
@@ -255,10 +256,10 @@ def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
 def search_section(run: Run, search: Mapping[str, Any]) -> Section:
     """Return the surface of each criterion over (gamma, T)."""
     surfaces = [
-        (f"search_{name}", f"{name.upper()} over γ and T", figures.search_surface(run.rows, search, name))
+        Panel(f"search_{name}", f"{name.upper()} over γ and T", figures.search_surface(run, search, name))
         for name in (("ece", "nll") if search else ())
     ]
-    return Section("Where γ and T were chosen", figures=panels(*surfaces), notes=say("search"), layout="wide")
+    return Section("Where γ and T were chosen", figures=surfaces, notes=say("search"), layout="wide")
 
 
 def bold_words(run: Run, split: str) -> Markup:
@@ -322,8 +323,7 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     marks = "Filled marks: the test set. Hollow: held-out parts of val, by which a method was chosen"
     intervals = say(
         "intervals_of_calibration",
-        resamples=run.setting("evaluation.num_resamples"),
-        bins=run.setting("evaluation.num_bins"),
+        run=run,
         cross_fitted=is_held_out,
         clusters=run.setting(f"inputs.{'val' if is_held_out else split}.clusters"),
     )
@@ -375,7 +375,7 @@ def _class_section(run: Run, split: str, chosen: Column) -> Section:
     total, most = len(set().union(*gaps.values())), figures.MOST_CLASSES
     return Section(
         "Class by class",
-        figures=panels(("classes", "Probability less share", figures.class_differences(run, gaps))),
+        figures=[Panel("classes", "Probability less share", figures.class_differences(run, gaps))],
         notes=say("classes", total=total, parts=counts, most=most),
         layout="beside",
     )

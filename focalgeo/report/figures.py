@@ -163,8 +163,7 @@ def courses(
     ax.set(xlabel=across, ylabel=label, xlim=(0, None), ylim=(min(0, ax.dataLim.y0), None))
     ax.locator_params("x", nbins=5, integer=True)
     if len(lines) > 1:
-        where = {"columns": 1, "loc": "outside right upper", "title": beside} if beside else {}
-        style.legend(ax, **where)
+        style.legend(ax, title=beside)
     return ax
 
 
@@ -250,7 +249,7 @@ def density(rows: Sequence[Row], split: str) -> Axes:
 
 
 @styled()
-def search_surface(rows: Sequence[Row], search: Mapping[str, np.ndarray], criterion: str) -> Axes | None:
+def search_surface(run: Run, search: Mapping[str, np.ndarray], criterion: str) -> Axes | None:
     """Draw the criterion ("ece" or "nll") on validation over (gamma, T) as a heat map that marks both fitted optima.
 
     Gammas are categories, evenly spaced; T and colour are logarithmic. The axis starts at a quarter of the smallest
@@ -268,7 +267,6 @@ def search_surface(rows: Sequence[Row], search: Mapping[str, np.ndarray], criter
     ticks = np.geomspace(*mesh.get_clim(), 5)
     ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
     ax.plot(best, places, ".", color=style.LIGHT, label="best T of each γ")
-    run = Run(rows, {})
     for method, marker, size in ((PLAIN, "o", 14), (FOCAL, "*", 12)):  # a star in a circle
         fitted = run.fits(Column(method, criterion))
         if fitted:  # perhaps between the rows of gammas

@@ -19,7 +19,7 @@ from focalgeo.report.sections import (
     Table,
     joined,
     metric_cell,
-    panels,
+    Panel,
     record,
     say,
     write_page,
@@ -160,7 +160,6 @@ def _compared(run, first, others):
 
 
 def _method_sections(run: Run) -> list[Section]:
-    resamples, bins = (run.setting(f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
     words = calibration.bold_words(run, "test")
     val = Section(
         "The same on the validation split, on which the methods were fitted (optimistic)",
@@ -172,7 +171,7 @@ def _method_sections(run: Run) -> list[Section]:
         Section(
             "Before and after calibration",
             tables=[calibration.metric_table(run, "test", "Test split")],
-            notes=words + say("intervals_of_run", resamples=resamples, bins=bins),
+            notes=words + say("intervals_of_run", run=run),
             parts=[val],
         ),
         calibration.difference_section(run, "test", "On the test split"),
@@ -181,15 +180,21 @@ def _method_sections(run: Run) -> list[Section]:
 
 
 def _training_sections(rows: Sequence[Row]) -> list[Section]:
-    courses = [(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()]
+    courses = [
+        Panel(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()
+    ]
     epoch = latest(rows, Scalar, name="selected_epoch")
     # a training row is a mean over as many batches as usually lie between two rows
     apart = np.diff([0, *sorted({row.step for row in select(rows, Scalar, name="loss", split="train")})])
     batches = int(statistics.mode([*apart] or [0]))
     rows = in_training(rows)
-    means = [(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()]
+    means = [
+        Panel(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()
+    ]
     means += [
-        ("diagnostics_gradient_norm", f"Gradients of single examples, {split}", figures.gradient_norms(rows, split))
+        Panel(
+            "diagnostics_gradient_norm", f"Gradients of single examples, {split}", figures.gradient_norms(rows, split)
+        )
         for split in splits_of(select(rows, HistogramBin))[:1]
     ]
     bins = select(rows, ReliabilityBin)
@@ -197,10 +202,10 @@ def _training_sections(rows: Sequence[Row]) -> list[Section]:
         last = max(row.epoch for row in bins)
         bins_of_split = selection.latest_by(select(bins, ReliabilityBin, split=split, epoch=last), "bin")
         title = f"Reliability on {split}, epoch {style.plain(last)}"
-        means.append((f"diagnostics_reliability_{split}", title, figures.diagram(bins_of_split, sizes="share")))
+        means.append(Panel(f"diagnostics_reliability_{split}", title, figures.diagram(bins_of_split, sizes="share")))
     return [
-        Section("Training", figures=panels(*courses), notes=say("training", batches=batches, epoch=epoch)),
-        Section("Training, example by example", figures=panels(*means), notes=say("diagnostics")),
+        Section("Training", figures=courses, notes=say("training", batches=batches, epoch=epoch)),
+        Section("Training, example by example", figures=means, notes=say("diagnostics")),
     ]
 
 
@@ -211,11 +216,11 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
         title = TITLES[name].title
         lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
         drawn += [
-            (f"curvature_{name}", title, figures.estimates(rows, name)),
-            (f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)),
+            Panel(f"curvature_{name}", title, figures.estimates(rows, name)),
+            Panel(f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)),
         ]
     spectra = [
-        (f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
+        Panel(f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
         for split in splits_of(select(rows, DensityBin))
     ]
     splits = splits_of(select(rows, AttributionPart, epoch=None))
@@ -232,12 +237,12 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
         "Curvature of the loss",
         words=_curvature_words(rows),
         tables=[Table("Hessian of", heads, lines)],
-        figures=panels(*drawn),
+        figures=drawn,
         notes=say("hessian", estimators=sorted({str(r.estimator) for r in select(rows, Trace, name="trace")})),
         parts=[
             Section(
                 "All eigenvalues",
-                figures=panels(*spectra),
+                figures=spectra,
                 notes=say("density", row=latest(rows, DensityBin)),
                 layout="wide",
             ),

@@ -58,11 +58,11 @@ class Table(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A figure: its file's name, its heading, and one of its axes."""
+    """A figure: its file's name, its heading, and one of its axes; one without is left out."""
 
     name: str
     title: str
-    axes: Axes
+    axes: Axes | None
 
 
 class Section(NamedTuple):
@@ -83,15 +83,15 @@ class Section(NamedTuple):
     folded: bool = False
 
     @property
+    def panels(self) -> list[Panel]:
+        """The figures that have axes."""
+        return [panel for panel in self.figures if panel.axes]
+
+    @property
     def has_content(self) -> bool:
         """Whether there is anything to show."""
         tables, parts = (table.lines for table in self.tables), (part.has_content for part in self.parts)
-        return bool(self.words or any([*tables, *self.figures, *self.lists.values(), *parts]))
-
-
-def panels(*parts: tuple[str, str, Axes | None]) -> list[Panel]:
-    """Return the figures that have axes."""
-    return [Panel(*part) for part in parts if part[2] is not None]
+        return bool(self.words or any([*tables, *self.panels, *self.lists.values(), *parts]))
 
 
 def joined(*parts: str) -> str:

@@ -116,7 +116,7 @@ class Run(NamedTuple):
         return sorted(columns, key=lambda column: order.index(column.method))
 
     def column_of_each(self, split: str = "test") -> list[Column]:
-        """Return each method once, fitted by the run's criterion, or by the first that has metrics where that one has none.
+        """Return each method once, fitted by the run's criterion, or by the first that has metrics where it has none.
 
         The loss-implied map is left out: it has a section of its own.
         """

@@ -217,8 +217,9 @@ def intervals(ax: Axes, lines: Mapping[str, Sequence[Mark]], label: str, *, scal
     ax.grid(visible=False, axis="y")
 
 
-def legend(ax: Axes, *, columns: int = 2, title: str | None = None, loc: str = "outside upper left") -> None:
-    """Write the legend of the axes beside them, with as many entries as it has room for, evenly spread."""
+def legend(ax: Axes, *, columns: int = 2, title: str = "", loc: str = "outside upper left") -> None:
+    """Write the legend of the axes above them, or right of them where it has a title, with entries evenly spread."""
+    loc, columns = ("outside right upper", 1) if title else (loc, columns)
     handles, labels = ax.get_legend_handles_labels()
     every = -(-len(handles) // _MOST_ENTRIES) or 1
     columns = 1 if max(map(len, labels), default=0) > _LETTERS_OF_TWO else columns

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from focalgeo.report import figures, sections, style
 from focalgeo.report.calibration import PRINTED
-from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table, joined, panels, say
+from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table, joined, say
 from focalgeo.report.selection import (
     AS_TRAINED,
     CRITERION,
@@ -164,7 +164,7 @@ def scatter(sweep: Sweep, split: str) -> Axes:
     if known.any() and trace[known].min() > 0:
         style.logarithmic_ticks(ax, "x")
     ax.yaxis.set_major_formatter(PercentFormatter(1))
-    style.legend(ax, columns=1, loc="outside right upper", title=AXES[sweep.axis][1])
+    style.legend(ax, title=AXES[sweep.axis][1])
     return ax
 
 
@@ -307,10 +307,10 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     ]
     wrong = {"name": "true_class_probability", "outcome": "wrong"}
     courses = [
-        (f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", by_epoch(sweep, split=split, **wrong))
+        Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", by_epoch(sweep, split=split, **wrong))
         for split in splits_of(select(run.rows, Diagnostic, **wrong))
     ]
-    courses.append(("sweep_weight_norm", figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
+    courses.append(Panel("sweep_weight_norm", figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
     parts = [
         Section(
             "Calibration",
@@ -322,7 +322,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
             figures=_panels(sweep, lines, "Curvature") + flatness,
             notes=say("sweep_curvature", examples=run.setting("curvature.examples")),
         ),
-        Section("While training", figures=panels(*courses), notes=say("sweep_diagnostics")),
+        Section("While training", figures=courses, notes=say("sweep_diagnostics")),
         Section(
             f"All numbers, and differences to those at {sweep.heads[0]}",
             tables=sweep_tables(sweep, lines),
