@@ -206,27 +206,26 @@ def reliability_panels(
 
 def reliability_section(run: Run, columns: Sequence[Column], split: str, examples: str, opening: str = "") -> Section:
     """Return the diagrams of the methods."""
-    fitted = [column for column in columns if column.criterion]
-    others = [column for column in fitted if column.criterion != fitted[0].criterion]
-    by = [criterion_title(column.criterion) for column in fitted[:1]]
-    by += [f"{run.method_title(method).lower()} by {criterion_title(criterion)}" for method, criterion in others]
+    fitted = [
+        (run.method_title(method).lower(), criterion_title(criterion)) for method, criterion in columns if criterion
+    ]
     return Section(
         "When it says 80%, is it right 80% of the time?",
         figures=reliability_panels(run, columns, split),
-        notes=say("reliability", examples=examples, run=run, by=", ".join(by)),
+        notes=say("reliability", examples=examples, run=run, fitted=fitted),
         layout="diagrams",
         opening=opening,
     )
 
 
-def difference_section(run: Run, split: str, marks: str) -> Section:
+def difference_section(run: Run, split: str) -> Section:
     """Return the plot of differences to temperature scaling."""
     against = figures.reference(run, split)
     title = f"Each method less {run.fitted_title(against).lower()}" if against else ""
     return Section(
         "Is a method better than temperature scaling?",
         figures=[Panel("differences", title, figures.differences(run, split))],
-        notes=say("differences", marks=marks),
+        notes=say("differences", run=run, split=split),
         layout="beside",
     )
 
@@ -320,7 +319,6 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     entry, (chosen, _) = run.manifest["calibration"], _choice(run)
     split, title = entry["split"], run.method_title(chosen.method)
     columns, is_held_out = run.column_of_each(split), split == HELD_OUT
-    marks = "Filled marks: the test set. Hollow: held-out parts of val, by which a method was chosen"
     intervals = say(
         "intervals_of_calibration",
         run=run,
@@ -330,16 +328,15 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     refused = defaultdict(list)
     for name, why in entry["refused"].items():
         refused[why].append(run.method_title(name).lower())
-    reasons = "; ".join(f"{', '.join(names)} ({why})" for why, names in refused.items())
     corner = "Cross-fitted" if is_held_out else "Test split"
     parts = [
         reliability_section(run, columns, split, corner.removesuffix(" split"), title),
         Section(
             "Before and after calibration",
             tables=[metric_table(run, split, corner, chosen=chosen)],
-            notes=bold_words(run, split) + say("refused", reasons=reasons) + intervals,
+            notes=bold_words(run, split) + say("refused", refused=refused) + intervals,
         ),
-        difference_section(run, split, "Cross-fitted examples of val" if is_held_out else marks),
+        difference_section(run, split),
         _class_section(run, split, chosen),
         _two_classes(run, columns, split, title),
         loss_implied_section(run, entry.get("trained_gamma"), split),
@@ -370,13 +367,12 @@ def _class_section(run: Run, split: str, chosen: Column) -> Section:
     gaps = figures.class_gaps(run, split, chosen)
     if not gaps:
         return Section("")
-    off = {column: sum(row.low > 0 or row.high < 0 for row in rows.values()) for column, rows in gaps.items()}
-    counts = ", ".join(f"{count} {_after(run, column)}" for column, count in off.items())
+    off = [(sum(row.low > 0 or row.high < 0 for row in rows.values()), _after(run, of)) for of, rows in gaps.items()]
     total, most = len(set().union(*gaps.values())), figures.MOST_CLASSES
     return Section(
         "Class by class",
         figures=[Panel("classes", "Probability less share", figures.class_differences(run, gaps))],
-        notes=say("classes", total=total, parts=counts, most=most),
+        notes=say("classes", total=total, off=off, most=most),
         layout="beside",
     )
 

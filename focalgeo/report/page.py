@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from focalgeo import records
@@ -15,11 +16,11 @@ from focalgeo.report.sections import (
     NOTHING,
     Cell,
     Line,
+    Panel,
     Section,
     Table,
     joined,
     metric_cell,
-    Panel,
     record,
     say,
     write_page,
@@ -54,7 +55,6 @@ from focalgeo.rows import (
 from focalgeo.types import InputError
 
 _LEVEL = 0.05  # two-sided, of one difference alone
-_ROUNDING = 1e-4  # of the whole: float32 says nothing of a difference below
 _ESTIMATORS = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
 _PARTS = (
     ("whole", "Whole", "sum of the two parts"),
@@ -82,7 +82,7 @@ def write_report(workdir: records.Workdir) -> Path:
         return write[kind_of(run)](folder / "report.html", run, search)
     except InputError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
         what = f"{type(error).__name__}: {style.short(str(error), 200)}"
         raise InputError(f"{folder} holds what no page can show ({what}); choose another workdir") from error
 
@@ -174,7 +174,7 @@ def _method_sections(run: Run) -> list[Section]:
             notes=words + say("intervals_of_run", run=run),
             parts=[val],
         ),
-        calibration.difference_section(run, "test", "On the test split"),
+        calibration.difference_section(run, "test"),
         calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
     ]
 
@@ -226,9 +226,7 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
     splits = splits_of(select(rows, AttributionPart, epoch=None))
     parts = Section(
         "Where it comes from",
-        words=say("paragraph", text=_attribution_words(rows, "val" if "val" in splits else splits[0]))
-        if splits
-        else "",
+        words=say("paragraph", text=_attribution_words(rows, "val" if "val" in splits else next(iter(splits), ""))),
         tables=[_attribution_table(rows, split) for split in splits],
         notes=say("parts"),
     )
@@ -311,22 +309,11 @@ def _part_cell(row: AttributionPart | Trace | None) -> Cell:
 def _attribution_words(rows: Sequence[Row], split: str) -> Markup:
     """Sentences on the parts: scaled or not, and by which examples."""
     rows = select(rows, AttributionPart | Diagnostic, split=split, epoch=None)
-    named, sentences = {(row.name, row.quantile): row for row in select(rows, Diagnostic)}, []
-    if beyond := latest(rows, AttributionPart, of="trace", part="beyond_scaling"):
-        parts = {row.part: row for row in select(rows, AttributionPart, of="trace", loss=beyond.loss)}
-        is_rounding = abs(beyond.value) < _ROUNDING * abs(parts["whole"].value)
-        about = {"loss": loss_title(beyond.loss), "weight": named["mean_weight", None].value}
-        sentences.append(say("scaling", parts=parts, is_rounding=is_rounding, **about))
-    if median := named.get(("true_class_probability", 0.5)):
-        low, middle, high = (_probability(named[median.name, level].value) for level in (0.05, 0.5, 0.95))
-        sentences.append(say("probabilities", low=low, middle=middle, high=high, n=median.n))
-    if raised := named.get(("share_raised", None)):
-        negative = named["share_negative", None].value
-        loss = loss_title(raised.loss)
-        sentences.append(say("second_derivative", loss=loss, raised=raised.value, negative=negative))
-    return Markup(" ").join(sentences)
-
-
-def _probability(value: float) -> str:
-    """Three decimals, or as many as leave two digits of what is missing to 1, up to six."""
-    return style.plain(round(value, max(3, 1 - math.floor(math.log10(max(1 - value, 1e-5))))))
+    beyond = latest(rows, AttributionPart, of="trace", part="beyond_scaling")
+    parts = select(rows, AttributionPart, of="trace", loss=beyond and beyond.loss)
+    return say(
+        "attribution",
+        parts={row.part: row for row in parts},
+        named={row.name: row for row in select(rows, Diagnostic, quantile=None)},
+        quantiles={row.quantile: row for row in select(rows, Diagnostic, name="true_class_probability")},
+    )

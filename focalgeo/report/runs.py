@@ -60,7 +60,7 @@ def write_list(folder: records.Workdir) -> Path:
             settings = sections.settings(manifest.get("config", {}))
             runs.append((manifest.get("created", ""), page.kind_of(run), name, run, settings, page.headline(run)))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            words = say("paragraph", text="cannot be read", kind="how") + say("paragraph", text=short(str(error), 500))
+            words = say("listed", what="cannot be read", text=short(str(error), 500))
             unreadable.append(Section(short(str(name), 120), words))
     lines, parts, differ = [], [], False
     for created, kind, name, run, settings, headline in sorted(runs, key=lambda entry: entry[0], reverse=True):
@@ -75,7 +75,7 @@ def write_list(folder: records.Workdir) -> Path:
         is_finished = (folder / name / "report.html").exists()
         what = f"calibration of {run.data_title}" if kind == "calibration" else f"{run.data_title}, {run.loss}"
         what = sections.joined(created[:16].replace("T", " "), what, "" if is_finished else "not finished")
-        words = say("paragraph", text=what, kind="how") + say("paragraph", text=headline)
+        words = say("listed", what=what, text=headline)
         link = f"{quote(os.fsencode(name))}/report.html" if is_finished else ""
         heading = say("linked", name=short(str(name), 120), page=link)
         parts.append(Section(heading, words, lists={"": dict(pairs[:_MOST_DIFFERENCES])}))

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from focalgeo import records
 from focalgeo.report import style
-from focalgeo.report.selection import ECE, Run, has_interval
+from focalgeo.report.selection import ECE, Run, has_interval, loss_title
 from focalgeo.report.style import printable, short
 from focalgeo.rows import Row, Seconds, Title, select
 from focalgeo.types import InputError
@@ -157,7 +157,9 @@ _TEMPLATES.filters |= {
     "address": lambda table: f"data:text/csv;charset=utf-8,{quote(as_csv(table))}",
     "count": "{:,}".format,
     "percent": "{:.1%}".format,
+    "loss": loss_title,
     "plain": style.plain,
+    "probability": style.probability,
     "share": lambda row: " ".join(filter(None, metric_cell(row, ECE)[:2])),
     "significant": style.significant,
     "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"),

@@ -6,6 +6,7 @@ Every figure is built of a course with its errors, bars over bins, a histogram, 
 
 import hashlib
 import io
+import math
 import re
 import unicodedata
 import warnings
@@ -131,6 +132,11 @@ def plain(value: float) -> str:
 
 def _trimmed(text: str) -> str:
     return re.sub(r"(\.\d*?[1-9])0+\b|\.0+\b", r"\1", text)
+
+
+def probability(value: float) -> str:
+    """Return a number with three decimals, or as many as leave two digits of what is missing to 1, up to six."""
+    return plain(round(value, max(3, 1 - math.floor(math.log10(max(1 - value, 1e-5))))))
 
 
 def fixed(value: float, digits: int) -> str:

@@ -287,9 +287,8 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
         by = f"{title.title} {after}"
         lines.append(Line(joined(by, title.unit), "", [Cell(names[chosen], note), *means, Cell(names[best]), cost]))
         if not sentence or (name, column) == ("nll", _BY_NLL):
-            cost = "" if best == chosen else " ".join(filter(None, (cost.text, title.unit, cost.note)))
-            where = {"value": names[chosen], "best": names[best]}
-            sentence = say("choice", by=by, cost=cost, seeds=n, left_out=left_out, **where)
+            about = {"cost": cost, "unit": title.unit, "seeds": n, "left_out": left_out}
+            sentence = say("choice", by=by, value=names[chosen], best=names[best], **about)
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
     return Table("Chosen by", heads, lines), sentence
 
