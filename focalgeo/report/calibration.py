@@ -4,7 +4,7 @@ A method is chosen on val and measured on test, and the sentences keep the two a
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,7 @@ def metric_table(
         titles.append((title.title, title.note or title.unit))
         cells.append([metric_cell(rows.get(column), title, best=is_finding and column == best) for column in columns])
     lines = [
-        Line(run.method_title(column.method), _fit_note(run, column), line, "chosen" if column == chosen else "")
+        Line(run.method_title(column), _fit_note(run, column), line, "chosen" if column == chosen else "")
         for column, line in zip(columns, zip(*cells, strict=True), strict=False)
     ]
     return Table(corner, titles, lines)
@@ -179,7 +179,7 @@ def _fit_note(run: Run, column: Column) -> str:
     )
     by = f"by {criterion_title(column.criterion)}" if column.criterion else by
     title = run.fitted_title(column)
-    same = f"that is {title.lower()}" if title != run.method_title(column.method) else ""
+    same = f"that is {title.lower()}" if title != run.method_title(column) else ""
     return joined(by, *run.fitted_values(column), same)
 
 
@@ -190,29 +190,30 @@ def results_text(rows: Sequence[Row], manifest: Mapping[str, Any], split: str) -
 
 
 def reliability_panels(
-    run: Run, columns: Sequence[Column], split: str = "test", *, name: str = "reliability", file: str = ""
+    run: Run, columns: Sequence[Column], split: str, *, name: str = "reliability", file: str = ""
 ) -> list[Panel]:
     """Return a reliability diagram for each column that has bins `name`."""
     return [
         Panel(
             f"{file or name}_{column.method}",
-            run.method_title(column.method),
-            figures.diagram(bins, colour=run.method_colour(column.method)),
+            run.method_title(column),
+            figures.diagram(bins, colour=run.method_colour(column)),
         )
         for column in columns
         if (bins := figures.bins_of(run.rows, column, split=split, name=name))
     ]
 
 
-def reliability_section(run: Run, columns: Sequence[Column], split: str, examples: str, opening: str = "") -> Section:
+def reliability_section(run: Run, split: str, opening: str = "") -> Section:
     """Return the diagrams of the methods."""
+    columns = run.column_of_each(split)
     fitted = [
-        (run.method_title(method).lower(), criterion_title(criterion)) for method, criterion in columns if criterion
+        (run.method_title(column).lower(), criterion_title(column.criterion)) for column in columns if column.criterion
     ]
     return Section(
         "When it says 80%, is it right 80% of the time?",
         figures=reliability_panels(run, columns, split),
-        notes=say("reliability", examples=examples, run=run, fitted=fitted),
+        notes=say("reliability", split=split, run=run, fitted=fitted),
         layout="diagrams",
         opening=opening,
     )
@@ -310,27 +311,21 @@ def _elsewhere(run: Run) -> list[Markup]:
         row = run.difference(metric, split, column, chosen)
         if column.method not in run.methods and finding(row) == "better" and row.n >= LEAST_EXAMPLES:
             numbers = difference_text(row, run.metrics[metric])
-            lines.append(say("elsewhere", method=run.method_title(column.method), numbers=numbers))
+            lines.append(say("elsewhere", method=run.method_title(column), numbers=numbers))
     return lines
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
     entry, (chosen, _) = run.manifest["calibration"], _choice(run)
-    split, title = entry["split"], run.method_title(chosen.method)
-    columns, is_held_out = run.column_of_each(split), split == HELD_OUT
-    intervals = say(
-        "intervals_of_calibration",
-        run=run,
-        cross_fitted=is_held_out,
-        clusters=run.setting(f"inputs.{'val' if is_held_out else split}.clusters"),
-    )
+    split, title = entry["split"], run.method_title(chosen)
+    intervals = say("intervals_of_calibration", run=run, split=split)
     refused = defaultdict(list)
     for name, why in entry["refused"].items():
-        refused[why].append(run.method_title(name).lower())
-    corner = "Cross-fitted" if is_held_out else "Test split"
+        refused[why].append(run.method_title(Column(name)).lower())
+    corner = "Cross-fitted" if split == HELD_OUT else "Test split"
     parts = [
-        reliability_section(run, columns, split, corner.removesuffix(" split"), title),
+        reliability_section(run, split, title),
         Section(
             "Before and after calibration",
             tables=[metric_table(run, split, corner, chosen=chosen)],
@@ -338,10 +333,10 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         ),
         difference_section(run, split),
         _class_section(run, split, chosen),
-        _two_classes(run, columns, split, title),
+        _two_classes(run, split, title),
         loss_implied_section(run, entry.get("trained_gamma"), split),
         _group_section(run, chosen, split),
-        search_section(run, search if FOCAL in [column.method for column in columns] else {}),
+        search_section(run, search if FOCAL in [column.method for column in run.column_of_each(split)] else {}),
         _apply_section(run, entry["choice"]),
         sections.record(
             run,
@@ -351,7 +346,6 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
                 "Wall time": sections.phases(run.rows),
                 "Versions": sections.manifest_settings(run, "created", "platform", "versions"),
             },
-            files="manifest.json, metrics.jsonl and search.npz",
             folder="FOLDER",
         ),
     ]
@@ -367,23 +361,27 @@ def _class_section(run: Run, split: str, chosen: Column) -> Section:
     gaps = figures.class_gaps(run, split, chosen)
     if not gaps:
         return Section("")
-    off = [(sum(row.low > 0 or row.high < 0 for row in rows.values()), _after(run, of)) for of, rows in gaps.items()]
-    total, most = len(set().union(*gaps.values())), figures.MOST_CLASSES
+    off = Counter()
+    for rows in gaps.values():
+        for column, row in rows.items():
+            off[column] += row.low > 0 or row.high < 0
+    counts = [(count, _after(run, column)) for column, count in off.items()]
     return Section(
         "Class by class",
         figures=[Panel("classes", "Probability less share", figures.class_differences(run, gaps))],
-        notes=say("classes", total=total, off=off, most=most),
+        notes=say("classes", total=len(gaps), off=counts, most=figures.MOST_CLASSES),
         layout="beside",
     )
 
 
-def _two_classes(run, columns, split, opening):
+def _two_classes(run, split, opening):
     """The two kinds of ECE of a two-class problem side by side, and other metrics of P(1)."""
     titles = {
         "ece": ECE._replace(title="Top-label ECE", note="probability of the predicted class"),
         "class1_ece": ECE._replace(title="Class-1 ECE", note="P(1), whatever is predicted"),
     }
     titles |= {name: title for name, title in run.metrics.items() if name in _OF_CLASS_ONE}
+    columns = run.column_of_each(split)
     lines = [
         Line(run.fitted_title(of), "", [metric_cell(run.metric(of, name, split), titles[name]) for name in titles])
         for of in columns
@@ -403,12 +401,12 @@ def _two_classes(run, columns, split, opening):
 
 def _group_section(run: Run, column: Column, split: str) -> Section:
     """A line for each group, worst calibrated first: examples, accuracy, ECE as given and after the method."""
-    groups = latest_by(select(run.rows, Metric, name="group_ece", split=split, **column._asdict()), "group")
+    rows = select(run.rows, Metric, name="group_ece", split=split, **column._asdict())
+    groups = sorted(latest_by(rows, "group"), key=lambda row: -row.value)
     if not groups:
         return Section("")
-    groups.sort(key=lambda row: -row.value)
     heads = {"Accuracy": (AS_TRAINED, "group_accuracy")}
-    heads |= {f"ECE, {run.method_title(of.method).lower()}": (of, "group_ece") for of in (AS_TRAINED, column)}
+    heads |= {f"ECE, {run.method_title(of).lower()}": (of, "group_ece") for of in (AS_TRAINED, column)}
     lines = []
     for row in groups:
         shares = [metric_cell(run.metric(*pair, split, row.group), ECE) for pair in heads.values()]

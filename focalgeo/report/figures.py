@@ -7,6 +7,7 @@ draws into axes that it is given, too.
 import itertools
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from msgspec.structs import replace
 
 from focalgeo.report import selection, style
@@ -108,8 +108,7 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str 
     ax.hlines(confidence, lower, upper, color=COLOURS["ink"], linewidth=1.2)
     ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"])
     ax.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(PercentFormatter(1))
+    style.percentages(ax.xaxis, ax.yaxis)
     return ax
 
 
@@ -187,7 +186,7 @@ def course(rows: Sequence[Row], name: str) -> Axes | None:
         lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
     ax = courses(lines, "step", COURSES[name][1])
     if ax and name == "accuracy":
-        ax.yaxis.set_major_formatter(PercentFormatter(1))
+        style.percentages(ax.yaxis)
     elif ax and name == "loss" and ax.dataLim.y0 > 0:  # no logarithm else
         style.logarithmic_ticks(ax, "y")
     return ax
@@ -215,16 +214,13 @@ def _by_split(rows, field, across, label):
 def gradient_norms(rows: Sequence[Row], split: str) -> Axes:
     """Draw the share of examples per bin of gradient norm at the first, a middle and the last epoch measured."""
     rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), new_axes()
-    epochs = sorted({row.epoch for row in rows})
-    drawn = dict.fromkeys([epochs[0], epochs[len(epochs) // 2], epochs[-1]])
-    for epoch, colour in zip(drawn, _EPOCH_COLOURS, strict=False):
-        lower, upper, shares = values_of(
-            latest_by(select(rows, HistogramBin, epoch=epoch), "bin"), "lower", "upper", "value"
-        )
+    epochs = selection.grouped(rows, "epoch")
+    for place, colour in zip(sorted({0, len(epochs) // 2, len(epochs) - 1}), _EPOCH_COLOURS, strict=False):
+        lower, upper, shares = values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
         lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
-        style.histogram(ax, (lower, upper), shares, colour=colour, label=f"epoch {plain(epoch)}")
+        style.histogram(ax, (lower, upper), shares, colour=colour, label=f"epoch {plain(epochs[place][0].epoch)}")
     style.logarithmic_ticks(ax, "x")
-    ax.yaxis.set_major_formatter(PercentFormatter(1))
+    style.percentages(ax.yaxis)
     ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
     style.legend(ax, columns=3)
     return ax
@@ -268,11 +264,11 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], criterion: str) -
     ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
     ax.plot(best, places, ".", color=style.LIGHT, label="best T of each γ")
     for method, marker, size in ((PLAIN, "o", 14), (FOCAL, "*", 12)):  # a star in a circle
-        fitted = run.fits(Column(method, criterion))
-        if fitted:  # perhaps between the rows of gammas
+        column = Column(method, criterion)
+        if fitted := run.fits(column):  # perhaps between the rows of gammas
             level = np.interp(fitted.get("calibration_gamma", 0.0), gammas, places)
-            look = {"color": COLOURS[run.method_colour(method)], "markeredgecolor": style.LIGHT, "linestyle": "none"}
-            label = run.method_title(method).lower()
+            look = {"color": COLOURS[run.method_colour(column)], "markeredgecolor": style.LIGHT, "linestyle": "none"}
+            label = run.method_title(column).lower()
             ax.plot(fitted["temperature"], level, marker, markersize=size, label=label, **look)
     style.logarithmic_ticks(ax, "x")
     every = -(-len(gammas) // 16)
@@ -303,9 +299,9 @@ def differences(run: Run, split: str = "test") -> Axes | None:
         by = f", by {selection.criterion_title(column.criterion)}" if is_other else ""
         for metric, rows in pairs.items():
             parts = dict.fromkeys((split, HELD_OUT))
-            pair = [run.difference(metric.title.lower(), part, column, against) for part in parts]
-            if any(pair):
-                rows[run.method_title(column.method) + by] = list(filter(None, pair))
+            pair = (run.difference(metric.title.lower(), part, column, against) for part in parts)
+            if pair := list(filter(None, pair)):
+                rows[run.method_title(column) + by] = pair
     titles = [*pairs[selection.NLL] | pairs[selection.ECE]]
     pairs = {metric: rows for metric, rows in pairs.items() if rows}
     if not pairs:
@@ -321,8 +317,8 @@ def differences(run: Run, split: str = "test") -> Axes | None:
         ax.set_title("← better", loc="left")
     first = figure.axes[0]
     for place, title in enumerate(titles):  # above its marks, and beyond the first axes where it is long
-        text = first.text(0, place - 0.28, title, transform=first.get_yaxis_transform(), fontweight="bold")
-        text.set_in_layout(False)
+        where = {"transform": first.get_yaxis_transform(), "in_layout": False}
+        first.text(0, place - 0.28, title, fontweight="bold", **where)
     return first
 
 
@@ -339,39 +335,33 @@ def errors_off(row: Metric) -> float:
     return 2 * _Z95 * abs(row.value) / (row.high - row.low) if row.high > row.low else 0.0
 
 
-def class_gaps(run: Run, split: str, chosen: Column) -> dict[Column, dict[str, Metric]]:
-    """Return the rows "class_gap" by class: as given, by the plainest fitted method, and by the chosen one."""
-    columns = dict.fromkeys(filter(None, (AS_TRAINED, reference(run, split), chosen)))
-    rows = select(run.rows, Metric, name="class_gap", split=split)
-    return {
-        column: {row.group: row for row in gaps}
-        for column in columns
-        if (gaps := select(rows, Metric, **column._asdict()))
-    }
+def class_gaps(run: Run, split: str, chosen: Column) -> dict[str, dict[Column, Metric]]:
+    """Return each class's rows "class_gap": as given, by the plainest fitted method, and by the chosen one."""
+    gaps = defaultdict(dict)
+    for column in filter(None, (AS_TRAINED, reference(run, split), chosen)):
+        for row in select(run.rows, Metric, name="class_gap", split=split, **column._asdict()):
+            gaps[row.group][column] = row
+    return gaps
 
 
 @styled()
-def class_differences(run: Run, gaps: Mapping[Column, Mapping[str, Metric]]) -> Axes:
+def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> Axes:
     """Draw each class's mean probability less its share with 95% intervals, the farthest off in standard errors first.
 
     A mark is filled where all classes counted as chances (Bonferroni) leave it off 0.
     """
-    far: dict[str, float] = {}
-    for rows in gaps.values():
-        far |= {name: max(errors_off(row), far.get(name, 0.0)) for name, row in rows.items()}
-    threshold = NormalDist().inv_cdf(1 - 0.025 / len(far))
-    classes = sorted(far, key=far.get, reverse=True)[:MOST_CLASSES]
+    threshold, columns = NormalDist().inv_cdf(1 - 0.025 / len(gaps)), dict.fromkeys(itertools.chain(*gaps.values()))
+    classes = sorted(gaps, key=lambda name: max(map(errors_off, gaps[name].values())), reverse=True)[:MOST_CLASSES]
     lines = {
         f"class {name}": [
-            Mark(row.value, row.low, row.high, run.method_colour(column.method), errors_off(row) > threshold)
-            for column, rows in gaps.items()
-            if (row := rows.get(name))
+            Mark(row.value, row.low, row.high, run.method_colour(column), errors_off(row) > threshold)
+            for column, row in gaps[name].items()
         ]
         for name in classes
     }
-    ax = new_axes(4.3, 1.3 + (0.12 + 0.14 * len(gaps)) * len(classes))
+    ax = new_axes(4.3, 1.3 + (0.12 + 0.14 * len(columns)) * len(classes))
     style.intervals(ax, lines, "mean probability less share, percentage points", scale=100)
-    for column in gaps:
-        ax.plot([], [], "o-", color=COLOURS[run.method_colour(column.method)], label=run.fitted_title(column))
+    for column in columns:
+        ax.plot([], [], "o-", color=COLOURS[run.method_colour(column)], label=run.fitted_title(column))
     style.legend(ax, columns=1)
     return ax

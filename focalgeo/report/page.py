@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,8 @@ def write_report(workdir: records.Workdir) -> Path:
     manifest, rows = records.read_manifest(folder), records.read_rows(folder)
     run, search = Run(rows, manifest), records.read_arrays(folder, "search") if (folder / "search.npz").exists() else {}
     try:
-        write = {"calibration": calibration.write_calibration, "sweep": sweep.write_sweep, "run": write_run}
-        return write[kind_of(run)](folder / "report.html", run, search)
+        _, write, _ = kind_of(run)
+        return write(folder / "report.html", run, search)
     except InputError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
@@ -87,14 +87,11 @@ def write_report(workdir: records.Workdir) -> Path:
         raise InputError(f"{folder} holds what no page can show ({what}); choose another workdir") from error
 
 
-def kind_of(run: Run) -> str:
-    """Return "calibration", "sweep" or "run": which page a workdir has."""
-    return "calibration" if "calibration" in run.manifest else "sweep" if sweep.axes_of(run) else "run"
-
-
-def headline(run: Run) -> Markup:
-    """Return the first sentences of a workdir's page."""
-    return {"calibration": calibration.verdict, "sweep": sweep.headline, "run": verdict}[kind_of(run)](run)
+def kind_of(run: Run) -> tuple[str, Callable[..., Path], Callable[[Run], Markup]]:
+    """Return which page a workdir has, "calibration", "sweep" or "run", what writes it, and its first sentences."""
+    if "calibration" in run.manifest:
+        return "calibration", calibration.write_calibration, calibration.verdict
+    return ("sweep", sweep.write_sweep, sweep.headline) if sweep.axes_of(run) else ("run", write_run, verdict)
 
 
 def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
@@ -104,12 +101,13 @@ def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         *_training_sections(run.rows),
         calibration.search_section(run, search),
         _curvature_section(run.rows),
-        record(run, "The run", files="manifest.json, metrics.jsonl and search.npz", folder="WORKDIR"),
+        record(run, "The run"),
     ]
     lead = say("paragraph", text=verdict(run), kind="lead")
-    eces = {column.method: run.metric(column, "ece") for column in run.column_of_each()[:4]}
     tiles = [
-        (run.method_title(name), metric_cell(row, ECE), run.method_colour(name)) for name, row in eces.items() if row
+        (run.method_title(column), metric_cell(row, ECE), run.method_colour(column))
+        for column in run.column_of_each()[:4]
+        if (row := run.metric(column, "ece"))
     ]
     return write_page(path, f"{run.data_title or 'A run'}: {run.loss}", sections, verdict=lead, tiles=tiles)
 
@@ -167,7 +165,7 @@ def _method_sections(run: Run) -> list[Section]:
         folded=True,
     )
     return [
-        calibration.reliability_section(run, run.column_of_each(), "test", "Test"),
+        calibration.reliability_section(run, "test"),
         Section(
             "Before and after calibration",
             tables=[calibration.metric_table(run, "test", "Test split")],
@@ -197,12 +195,12 @@ def _training_sections(rows: Sequence[Row]) -> list[Section]:
         )
         for split in splits_of(select(rows, HistogramBin))[:1]
     ]
-    bins = select(rows, ReliabilityBin)
-    for split in splits_of(bins):
-        last = max(row.epoch for row in bins)
-        bins_of_split = selection.latest_by(select(bins, ReliabilityBin, split=split, epoch=last), "bin")
-        title = f"Reliability on {split}, epoch {style.plain(last)}"
-        means.append(Panel(f"diagnostics_reliability_{split}", title, figures.diagram(bins_of_split, sizes="share")))
+    for bins in selection.grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
+        for split in splits_of(bins):
+            bins_of_split = selection.latest_by(select(bins, ReliabilityBin, split=split), "bin")
+            title = f"Reliability on {split}, epoch {style.plain(bins[0].epoch)}"
+            drawn = figures.diagram(bins_of_split, sizes="share")
+            means.append(Panel(f"diagnostics_reliability_{split}", title, drawn))
     return [
         Section("Training", figures=courses, notes=say("training", batches=batches, epoch=epoch)),
         Section("Training, example by example", figures=means, notes=say("diagnostics")),

@@ -58,7 +58,8 @@ def write_list(folder: records.Workdir) -> Path:
             has_rows = (workdir / records.METRICS_FILE).exists()  # which a run that has just begun has not
             run = Run(records.read_rows(workdir) if has_rows else [], manifest)
             settings = sections.settings(manifest.get("config", {}))
-            runs.append((manifest.get("created", ""), page.kind_of(run), name, run, settings, page.headline(run)))
+            kind, _, headline = page.kind_of(run)
+            runs.append((manifest.get("created", ""), kind, name, run, settings, headline(run)))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             words = say("listed", what="cannot be read", text=short(str(error), 500))
             unreadable.append(Section(short(str(name), 120), words))
@@ -100,7 +101,7 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
     manifests = [records.read_manifest(folder) for folder in folders]
     if not records.is_empty(out) and _MERGED not in records.read_manifest(out):
         raise InputError(f"--out={out} holds something else; name a new folder")
-    rows, members, axes = [], {}, [sweep.axes_of(Run((), manifest)) for manifest in manifests]
+    rows, members, axes, first = [], {}, [sweep.axes_of(Run((), manifest)) for manifest in manifests], manifests[0]
     configs = [
         {**manifest.get("config", {}), "sweep": list(swept), "checksum": manifest.get("data", {}).get("checksum")}
         for manifest, swept in zip(manifests, axes, strict=True)
@@ -115,8 +116,8 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         # Wall times of members together are no member's: they say of which workdir they are.
         rows += [row if row.seed is not None else replace(row, run=folder.name) for row in of_folder]
     values = {name: list(dict.fromkeys(itertools.chain(*(swept[name] for swept in axes)))) for name in axes[0]}
-    config = manifests[0]["config"] | {"sweep": manifests[0]["config"]["sweep"] | values}
-    merged = {name: value for name, value in manifests[0].items() if name != "shard"}
+    config = first["config"] | {"sweep": first["config"]["sweep"] | values}
+    merged = {name: value for name, value in first.items() if name != "shard"}
     records.write_manifest(out, {**merged, "config": config, _MERGED: list(map(str, folders))})
     records.replace_rows(out, rows, where=lambda row: True)
     return out

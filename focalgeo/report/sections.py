@@ -176,20 +176,17 @@ def write_page(
     path: Path,
     title: str,
     sections: Sequence[Section],
-    *,
-    verdict: str = "",
-    warnings: Sequence[str] = (),
-    tiles: Sequence[tuple[str, Cell, str]] = (),
-    contents: bool = True,
+    **head: Any,
 ) -> Path:
     """Write a page and figures/*.svg beside it; returns the page's path. Nothing is written before all is drawn.
 
-    contents: whether the page begins with links to its sections.
+    head: what stands above the sections: verdict, warnings, tiles (title, cell, colour); contents=False: no links to
+    the sections.
 
     Raises:
         InputError: a file cannot be written, or the folder of the figures is a link to another.
     """
-    figures: dict[str, str] = {}
+    figures = {}
 
     def svg(panel: Panel) -> Markup:
         name = re.sub(r"[^A-Za-z0-9,=_-]+", "_", panel.name)[:80]  # it may hold names of rows
@@ -198,7 +195,6 @@ def write_page(
         return _inline(figures[name], panel)
 
     sections = [section for section in sections if section.has_content]
-    head = {"verdict": verdict, "warnings": warnings, "tiles": tiles, "contents": contents}
     page = _TEMPLATES.get_template("page.html").render(title=title, sections=sections, svg=svg, **head)
     if (path.parent / "figures").is_symlink():
         raise InputError(f"{path.parent / 'figures'} is a link: put what it points to in its place")
@@ -220,7 +216,7 @@ def _inline(svg: str, panel: Panel) -> Markup:
 def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
     """Return a nested dict as dotted names and texts, in the order written; of a long list the first twelve."""
     if isinstance(tree, Mapping) and (tree or not prefix):
-        texts: dict[str, str] = {}
+        texts = {}
         for key, value in tree.items():
             texts |= settings(value, none, f"{prefix}.{key}".strip("."))
         return texts
@@ -243,7 +239,7 @@ def config_settings(run: Run) -> dict[str, str]:
 def phases(rows: Sequence[Row]) -> dict[str, str]:
     """Return the wall time of each phase, of all members, and the total."""
     last = {replace(row, value=0.0, step=None): row for row in select(rows, Seconds)}  # a part may have run twice
-    seconds: Counter[str] = Counter()
+    seconds = Counter()
     for row in last.values():
         seconds[row.phase] += row.value
     if len(seconds) > 1:

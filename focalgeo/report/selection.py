@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
     def setting(self, name: str) -> Any:
         """Return a field of the config by its dotted name, such as "evaluation.num_bins"; None where there is none."""
-        value: Any = self.manifest.get("config", {})
+        value = self.manifest.get("config", {})
         for key in name.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
@@ -86,27 +86,27 @@ class Run(NamedTuple):
         rows = select(self.rows, Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
         return [row for row in rows if classes and row.low is not None and row.low <= 1 / classes]
 
-    def method_title(self, method: str) -> str:
-        """Return a method's title, such as "Temperature scaling"."""
-        return self.methods.get(method, {}).get("title") or method.replace("_", " ").capitalize()
+    def method_title(self, column: Column) -> str:
+        """Return the title of a column's method, such as "Temperature scaling"."""
+        return self.methods.get(column.method, {}).get("title") or column.method.replace("_", " ").capitalize()
 
     def fitted_title(self, column: Column) -> str:
         """Return the title of what was fitted: that of temperature scaling where a focal map came to gamma 0."""
         is_plain = column.method in _AT_GAMMA_0 and self.fits(column).get("calibration_gamma") == 0
-        return self.method_title(_AT_GAMMA_0[column.method] if is_plain else column.method)
+        return self.method_title(Column(_AT_GAMMA_0[column.method]) if is_plain else column)
 
     def in_words(self, column: Column) -> str:
         """Return a method with what was fitted: "focal temperature scaling (γ = 1, T = 0.8)"."""
         values = self.fitted_values(column)
         return self.fitted_title(column).lower() + (f" ({', '.join(values)})" if values else "")
 
-    def method_colour(self, method: str) -> str:
-        """Return a method's colour: grey as trained, two that stay, and others by position in the manifest."""
+    def method_colour(self, column: Column) -> str:
+        """Return the colour of a column's method: grey as trained, two that stay, others by place in the manifest."""
         # The loss-implied map stands in no figure with the others.
         known = {UNCALIBRATED: "grey", PLAIN: "blue", FOCAL: "orange", LOSS_IMPLIED: "orange"}
         others = [name for name in self.methods if name not in known]
         known |= zip(others, itertools.cycle(METHOD_COLOURS[2:]), strict=False)
-        return known.get(method, METHOD_COLOURS[-1])
+        return known.get(column.method, METHOD_COLOURS[-1])
 
     def columns(self, split: str = "test") -> list[Column]:
         """Return every method by every criterion that has metrics on the split, in the manifest's order."""
@@ -120,7 +120,7 @@ class Run(NamedTuple):
 
         The loss-implied map is left out: it has a section of its own.
         """
-        columns: dict[str, Column] = {}
+        columns = {}
         for column in self.columns(split):
             if column.method != LOSS_IMPLIED and (column.method not in columns or column.criterion == self.criterion):
                 columns[column.method] = column

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
 # Okabe and Ito's palette, safe for colour-blind readers. On the page each colour becomes a CSS variable of its name.
@@ -166,10 +167,10 @@ def _colour(name: Any) -> Any:
     return COLOURS.get(name, name)
 
 
-def bands(ax: Axes, x: ArrayLike, y: ArrayLike, *ends: ArrayLike, colour: Any, label: str, linestyle: str) -> None:
-    """Draw y against x, each point marked where they are few, and between ends (low, high) a bar at each x."""
+def bands(ax: Axes, x: ArrayLike, y: ArrayLike, *ends: ArrayLike, colour: Any, **look: str) -> None:
+    """Draw y against x in a look, each point marked where they are few, and between ends (low, high) a bar at each x."""
     colour, marker = _colour(colour), "o" if len(x) <= _MOST_MARKS else None
-    ax.plot(x, y, color=colour, label=label, linestyle=linestyle, marker=marker)
+    ax.plot(x, y, color=colour, marker=marker, **look)
     if ends:
         ax.vlines(x, *ends, color=colour, linewidth=2.4, alpha=0.55)
 
@@ -230,6 +231,12 @@ def legend(ax: Axes, *, columns: int = 2, title: str = "", loc: str = "outside u
     every = -(-len(handles) // _MOST_ENTRIES) or 1
     columns = 1 if max(map(len, labels), default=0) > _LETTERS_OF_TWO else columns
     ax.figure.legend(handles[::every], labels[::every], loc=loc, ncols=columns, title=title)
+
+
+def percentages(*axes: Axis) -> None:
+    """Write the fractions along axes as percentages."""
+    for axis in axes:
+        axis.set_major_formatter(PercentFormatter(1))
 
 
 def logarithmic_ticks(ax: Axes, axis: str) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
 from msgspec.structs import replace
 
 from focalgeo.report import figures, sections, style
@@ -145,7 +144,7 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     ax.set_xticks(range(len(sweep.values)), sweep.values)
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=quantity.figure[3])
     if quantity.scale == 100:
-        ax.yaxis.set_major_formatter(PercentFormatter(1))
+        style.percentages(ax.yaxis)
     ax.grid(visible=False, axis="x")
     if len(quantities) * len(sweep.lines) > 1:
         style.legend(ax)
@@ -163,7 +162,7 @@ def scatter(sweep: Sweep, split: str) -> Axes:
     ax.set(xlabel=f"trace of cross-entropy's Hessian on {split}", ylabel="ECE on test, as trained")
     if known.any() and trace[known].min() > 0:
         style.logarithmic_ticks(ax, "x")
-    ax.yaxis.set_major_formatter(PercentFormatter(1))
+    style.percentages(ax.yaxis)
     style.legend(ax, title=AXES[sweep.axis][1])
     return ax
 
@@ -180,16 +179,23 @@ def by_epoch(sweep: Sweep, name: str, **fields: Any) -> Axes | None:
 
 def _reliability(sweep: Sweep) -> list[Section]:
     """Small reliability diagrams, as trained, of each line and value, all seeds' examples together."""
-    parts = []
-    for number, line in enumerate(sweep.lines):
-        diagrams = []
-        for place, value in enumerate(sweep.values):
-            fields = {"name": "reliability", "method": UNCALIBRATED, "split": "test"}
-            if bins := grouped(select(sweep.rows[line, value], ReliabilityBin, **fields), "bin"):
-                drawn = figures.diagram([figures.pooled(rows) for rows in bins])
-                diagrams.append(Panel(f"sweep_reliability_{number}_{place}", f"{AXES[sweep.axis][1]} {value}", drawn))
-        parts.append(Section(line, figures=diagrams, layout="small"))
-    return parts
+    fields = {"name": "reliability", "method": UNCALIBRATED, "split": "test"}
+    return [
+        Section(
+            line,
+            figures=[
+                Panel(
+                    f"sweep_reliability_{number}_{place}",
+                    f"{AXES[sweep.axis][1]} {value}",
+                    figures.diagram([figures.pooled(rows) for rows in bins]),
+                )
+                for place, value in enumerate(sweep.values)
+                if (bins := grouped(select(sweep.rows[line, value], ReliabilityBin, **fields), "bin"))
+            ],
+            layout="small",
+        )
+        for number, line in enumerate(sweep.lines)
+    ]
 
 
 def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
@@ -199,16 +205,16 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
 
     def of_metric(name: str, column: Column = AS_TRAINED) -> Quantity:
         title, is_alone, figure = metrics[name], column == AS_TRAINED and name != "ece", None
-        words = "" if is_alone else after.get(column.method) or f"after {run.method_title(column.method).lower()}"
+        words = "" if is_alone else after.get(column.method) or f"after {run.method_title(column).lower()}"
         if name == "ece" or (name in PRINTED and is_alone):
             figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
-        line, colour = joined(f"{title.title} {words}".strip(), title.unit), run.method_colour(column.method)
+        line, colour = joined(f"{title.title} {words}".strip(), title.unit), run.method_colour(column)
         return Quantity(line, sweep.metric(name, column), figure, words, colour, title.scale)
 
     lines = [of_metric(name) for name in PRINTED]
     lines += [of_metric(name, column) for name in ("ece", "nll") for column in columns]
     for column, name, symbol in fits:
-        method, colour = run.method_title(column.method).lower(), run.method_colour(column.method)
+        method, colour = run.method_title(column).lower(), run.method_colour(column)
         is_alone = [name for _, name, _ in fits].count(name) == 1
         heading = f"Best {symbol} of {method}" if is_alone else f"Best {symbol}"
         figure = "Calibration", f"sweep_{name}", heading, _FITTED.get(name, name.replace("_", " ").capitalize())
@@ -226,7 +232,7 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
 
 def _own_fits(run):
     """Method, name and symbol of the fitted numbers that are not those of a plainer one, as a first stage has them."""
-    fits: dict[tuple, tuple[Column, str, str]] = {}
+    fits = {}
     for column in run.column_of_each():
         for name, symbol in symbols_of(run.fits(column)).items():
             values = (row.value for row in select(run.rows, Fit, name=name, **column._asdict()))
@@ -283,7 +289,7 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
         # How much worse the chosen is on test than the best, paired over seeds.
         cost = _cell(mean(loss[1, chosen] - loss[1, best]), 2, 50)
         note, means = f"by {votes} of {n} seeds alone" if n > 1 else "", [_cell(mean(of)) for of in numbers[:, chosen]]
-        after = "as trained" if column == AS_TRAINED else f"after {run.method_title(column.method).lower()}"
+        after = "as trained" if column == AS_TRAINED else f"after {run.method_title(column).lower()}"
         by = f"{title.title} {after}"
         lines.append(Line(joined(by, title.unit), "", [Cell(names[chosen], note), *means, Cell(names[best]), cost]))
         if not sentence or (name, column) == ("nll", _BY_NLL):
@@ -299,7 +305,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     lines, (chosen, sentence) = quantities(run, sweep), choices(run, sweep)
     fits = defaultdict(list)
     for column, _, symbol in _own_fits(run):
-        fits[run.method_title(column.method)].append(symbol)
+        fits[run.method_title(column)].append(symbol)
     flatness = [
         Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", scatter(sweep, split))
         for split in splits_of(select(run.rows, Trace, **_OF_CROSS_ENTROPY))
@@ -331,7 +337,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         Section(
             "When it says 80%, is it right 80% of the time?", parts=_reliability(sweep), notes=say("sweep_reliability")
         ),
-        sections.record(run, "The sweep", files="manifest.json and metrics.jsonl", folder="WORKDIR", members=True),
+        sections.record(run, "The sweep", members=True),
     ]
     stopped = [f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")]
     lead = say(
@@ -339,8 +345,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         choice=sentence,
         members=len({member_text(row) for row in select(run.rows, Metric, method=UNCALIBRATED)}),
         axis=AXES[sweep.axis][0],
-        values=sweep.values,
-        seeds=len(sweep.seeds),
+        sweep=sweep,
         stopped=stopped,
         chance=[member_text(row) for row in run.at_chance()],
     )
