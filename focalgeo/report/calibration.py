@@ -237,20 +237,22 @@ def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
     row = run.difference("ece", split, *reversed(columns))
     if gamma is None or row is None:
         return Section("")
-    words = say(
-        "loss_implied",
-        gamma=gamma,
-        eces=[run.metric(column, "ece", split) for column in columns],
-        difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
-        finding=finding(row),
-        # Confidence less accuracy, summed over the examples: above 0 is overconfident.
-        gaps=[
-            sum(of.n * (of.confidence - of.value) for of in figures.bins_of(run.rows, column, split=split))
-            for column in columns
-        ],
+    return Section(
+        "Loss-implied map: what the training loss did",
+        say(
+            "loss_implied",
+            gamma=gamma,
+            eces=[run.metric(column, "ece", split) for column in columns],
+            difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
+            finding=finding(row),
+            # Confidence less accuracy, summed over the examples: above 0 is overconfident.
+            gaps=[
+                sum(of.n * (of.confidence - of.value) for of in figures.bins_of(run.rows, column, split=split))
+                for column in columns
+            ],
+        ),
+        figures=reliability_panels(run, columns, split, file="loss_implied"),
     )
-    drawn = reliability_panels(run, columns, split, file="loss_implied")
-    return Section("Loss-implied map: what the training loss did", words, figures=drawn)
 
 
 def search_section(run: Run, search: Mapping[str, Any]) -> Section:
@@ -296,10 +298,10 @@ def verdict(run: Run) -> Markup:
     )
     if split == HELD_OUT:
         return on_val + " " + say("no_test")
-    rows = {name: row for name in ("nll", "ece") if (row := run.difference(name, split, chosen, against))}
     judged = [
         (row.n, finding(row), name.upper(), difference_text(row, run.metrics[name], named=False))
-        for name, row in rows.items()
+        for name in ("nll", "ece")
+        if (row := run.difference(name, split, chosen, against))
     ]
     return (on_val + " " + say("on_test", judged=judged, least=LEAST_EXAMPLES)).rstrip()
 
@@ -319,7 +321,6 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
     entry, (chosen, _) = run.manifest["calibration"], _choice(run)
     split, title = entry["split"], run.method_title(chosen)
-    intervals = say("intervals_of_calibration", run=run, split=split)
     refused = defaultdict(list)
     for name, why in entry["refused"].items():
         refused[why].append(run.method_title(Column(name)).lower())
@@ -329,7 +330,9 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         Section(
             "Before and after calibration",
             tables=[metric_table(run, split, corner, chosen=chosen)],
-            notes=bold_words(run, split) + say("refused", refused=refused) + intervals,
+            notes=bold_words(run, split)
+            + say("refused", refused=refused)
+            + say("intervals_of_calibration", run=run, split=split),
         ),
         difference_section(run, split),
         _class_section(run, split, chosen),
@@ -349,8 +352,13 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
             folder="FOLDER",
         ),
     ]
-    warnings, lead = [*_elsewhere(run), *entry["warnings"]], say("paragraph", text=verdict(run), kind="lead")
-    return sections.write_page(path, f"Calibration of {run.data_title}", parts, verdict=lead, warnings=warnings)
+    return sections.write_page(
+        path,
+        f"Calibration of {run.data_title}",
+        parts,
+        verdict=say("paragraph", text=verdict(run), kind="lead"),
+        warnings=[*_elsewhere(run), *entry["warnings"]],
+    )
 
 
 def _after(run: Run, column: Column) -> str:
@@ -411,9 +419,12 @@ def _group_section(run: Run, column: Column, split: str) -> Section:
     for row in groups:
         shares = [metric_cell(run.metric(*pair, split, row.group), ECE) for pair in heads.values()]
         lines.append(Line(row.group, "", [Cell(f"{row.n:,}", value=row.n), *shares]))
-    table = Table("Group", [(head, "") for head in ("Examples", *heads)], lines)
-    words = say("worst_group", name=_after(run, column), row=groups[0], total=len(groups))
-    return Section("Group by group", words, [table], notes=say("groups"))
+    return Section(
+        "Group by group",
+        say("worst_group", name=_after(run, column), row=groups[0], total=len(groups)),
+        [Table("Group", [(head, "") for head in ("Examples", *heads)], lines)],
+        notes=say("groups"),
+    )
 
 
 def _apply_section(run, choice):

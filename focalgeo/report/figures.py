@@ -18,7 +18,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
-from focalgeo.report import selection, style
+from focalgeo.report import selection
 from focalgeo.report.selection import (
     AS_TRAINED,
     FOCAL,
@@ -28,7 +28,23 @@ from focalgeo.report.selection import (
     Run,
     latest_by,
 )
-from focalgeo.report.style import COLOURS, LINESTYLES, Mark, loss_colour, new_axes, plain, styled
+from focalgeo.report.style import (
+    COLOURS,
+    LIGHT,
+    LINESTYLES,
+    Mark,
+    bands,
+    bars,
+    histogram,
+    intervals,
+    legend,
+    logarithmic_ticks,
+    loss_colour,
+    new_axes,
+    percentages,
+    plain,
+    styled,
+)
 from focalgeo.rows import (
     DENSITY_LINEAR_WIDTH,
     DensityBin,
@@ -99,16 +115,26 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str 
     if ax is None:
         ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
         (counts,) = values_of(bins, sizes)
-        style.bars(beneath, (lower, upper), counts, colour=colour)
-        style.logarithmic_ticks(beneath, "y")
+        bars(beneath, (lower, upper), counts, colour=colour)
+        logarithmic_ticks(beneath, "y")
         beneath.set(xlabel=predicted, ylabel={"n": "examples"}.get(sizes, sizes), ylim=(counts.min() / 2, None))
-    style.bars(ax, (lower, upper), share, *ends, colour=colour)
-    look = {"facecolor": "none", "edgecolor": COLOURS["muted"], "hatch": "////", "linewidth": 0, "alpha": 0.7}
-    ax.bar(lower, share - confidence, upper - lower, confidence, align="edge", **look)
+    bars(ax, (lower, upper), share, *ends, colour=colour)
+    ax.bar(
+        lower,
+        share - confidence,
+        upper - lower,
+        confidence,
+        align="edge",
+        facecolor="none",
+        edgecolor=COLOURS["muted"],
+        hatch="////",
+        linewidth=0,
+        alpha=0.7,
+    )
     ax.hlines(confidence, lower, upper, color=COLOURS["ink"], linewidth=1.2)
     ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"])
     ax.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
-    style.percentages(ax.xaxis, ax.yaxis)
+    percentages(ax.xaxis, ax.yaxis)
     return ax
 
 
@@ -138,7 +164,7 @@ def estimates(rows: Sequence[Row], name: str) -> Axes | None:
     if not lines:
         return None
     ax = new_axes(4.3, 1.05 + 0.5 * len(lines))
-    style.intervals(ax, lines, label)
+    intervals(ax, lines, label)
     return ax
 
 
@@ -157,12 +183,11 @@ def courses(
     for title, (rows, colour, linestyle) in lines.items():
         rows = latest_by(rows, across)
         ends = zip(*[bounds(row) for row in rows if isinstance(row, Eigenvalue | Trace)], strict=True)
-        look = {"label": title, "colour": colour, "linestyle": linestyle}
-        style.bands(ax, *values_of(rows, across, "value"), *ends, **look)
+        bands(ax, *values_of(rows, across, "value"), *ends, colour=colour, label=title, linestyle=linestyle)
     ax.set(xlabel=across, ylabel=label, xlim=(0, None), ylim=(min(0, ax.dataLim.y0), None))
     ax.locator_params("x", nbins=5, integer=True)
     if len(lines) > 1:
-        style.legend(ax, title=beside)
+        legend(ax, title=beside)
     return ax
 
 
@@ -186,9 +211,9 @@ def course(rows: Sequence[Row], name: str) -> Axes | None:
         lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
     ax = courses(lines, "step", COURSES[name][1])
     if ax and name == "accuracy":
-        style.percentages(ax.yaxis)
+        percentages(ax.yaxis)
     elif ax and name == "loss" and ax.dataLim.y0 > 0:  # no logarithm else
-        style.logarithmic_ticks(ax, "y")
+        logarithmic_ticks(ax, "y")
     return ax
 
 
@@ -196,7 +221,7 @@ def means(rows: Sequence[Row], name: str) -> Axes | None:
     """Draw a diagnostic by epoch, for examples predicted right and those predicted wrong, by split; None of none."""
     ax = _by_split(select(rows, Diagnostic, name=name), "outcome", "epoch", MEANS[name][1])
     if ax and name in ("nll", "entropy") and 0 < 10 * ax.dataLim.y0 < ax.dataLim.y1:
-        style.logarithmic_ticks(ax, "y")
+        logarithmic_ticks(ax, "y")
     return ax
 
 
@@ -205,8 +230,8 @@ def _by_split(rows, field, across, label):
     styles, lines = dict(zip(selection.splits_of(rows), itertools.cycle(LINESTYLES))), {}
     for row in rows:
         value = getattr(row, field)
-        line = [], loss_colour(value), styles.get(row.split, "-")
-        lines.setdefault(f"{selection.loss_title(str(value))}, {row.split}", line)[0].append(row)
+        title = f"{selection.loss_title(str(value))}, {row.split}"
+        lines.setdefault(title, ([], loss_colour(value), styles.get(row.split, "-")))[0].append(row)
     return courses(lines, across, label)
 
 
@@ -218,11 +243,11 @@ def gradient_norms(rows: Sequence[Row], split: str) -> Axes:
     for place, colour in zip(sorted({0, len(epochs) // 2, len(epochs) - 1}), _EPOCH_COLOURS, strict=False):
         lower, upper, shares = values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
         lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
-        style.histogram(ax, (lower, upper), shares, colour=colour, label=f"epoch {plain(epochs[place][0].epoch)}")
-    style.logarithmic_ticks(ax, "x")
-    style.percentages(ax.yaxis)
+        histogram(ax, (lower, upper), shares, colour=colour, label=f"epoch {plain(epochs[place][0].epoch)}")
+    logarithmic_ticks(ax, "x")
+    percentages(ax.yaxis)
     ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
-    style.legend(ax, columns=3)
+    legend(ax, columns=3)
     return ax
 
 
@@ -234,13 +259,12 @@ def density(rows: Sequence[Row], split: str) -> Axes:
     for loss in dict.fromkeys(row.loss for row in rows):
         bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
         lower, upper, *shares = values_of(bins, "lower", "upper", "value", "stderr")
-        style.histogram(ax, (lower, upper), *shares, colour=loss_colour(loss), label=selection.loss_title(loss))
-    style.logarithmic_ticks(ax, "y")
-    largest = np.abs(values_of(rows, "lower", "upper")).max()
-    ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * largest)
+        histogram(ax, (lower, upper), *shares, colour=loss_colour(loss), label=selection.loss_title(loss))
+    logarithmic_ticks(ax, "y")
+    ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(values_of(rows, "lower", "upper")).max())
     ax.xaxis.set_major_formatter(lambda value, _: plain(value))
     ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues")
-    style.legend(ax)
+    legend(ax)
     return ax
 
 
@@ -262,26 +286,32 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], criterion: str) -
     mesh = ax.pcolormesh(temperatures[near], places, surface, norm=LogNorm(clip=True), rasterized=True)
     ticks = np.geomspace(*mesh.get_clim(), 5)
     ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
-    ax.plot(best, places, ".", color=style.LIGHT, label="best T of each γ")
+    ax.plot(best, places, ".", color=LIGHT, label="best T of each γ")
     for method, marker, size in ((PLAIN, "o", 14), (FOCAL, "*", 12)):  # a star in a circle
         column = Column(method, criterion)
         if fitted := run.fits(column):  # perhaps between the rows of gammas
-            level = np.interp(fitted.get("calibration_gamma", 0.0), gammas, places)
-            look = {"color": COLOURS[run.method_colour(column)], "markeredgecolor": style.LIGHT, "linestyle": "none"}
-            label = run.method_title(column).lower()
-            ax.plot(fitted["temperature"], level, marker, markersize=size, label=label, **look)
-    style.logarithmic_ticks(ax, "x")
+            ax.plot(
+                fitted["temperature"],
+                np.interp(fitted.get("calibration_gamma", 0.0), gammas, places),
+                marker,
+                markersize=size,
+                color=COLOURS[run.method_colour(column)],
+                markeredgecolor=LIGHT,
+                linestyle="none",
+                label=run.method_title(column).lower(),
+            )
+    logarithmic_ticks(ax, "x")
     every = -(-len(gammas) // 16)
     ax.set_yticks(places[::every], map(plain, gammas[::every]))
     ax.set(xlabel="temperature T", ylabel="calibration γ (0: temperature scaling)")
     ax.grid(visible=False)
-    style.legend(ax, loc="outside lower center")
+    legend(ax, loc="outside lower center")
     return ax
 
 
 def reference(run: Run, split: str) -> Column | None:
     """Return the column that others are held against: temperature scaling, or else the plainest fitted method."""
-    columns = [column for column in run.column_of_each(split) if column.criterion]
+    columns = (column for column in run.column_of_each(split) if column.criterion)
     return min(columns, key=lambda column: column.method != PLAIN, default=None)
 
 
@@ -296,12 +326,12 @@ def differences(run: Run, split: str = "test") -> Axes | None:
     pairs = {selection.NLL: {}, selection.ECE: {}}
     for column in run.columns(split) if against else ():
         is_other = column.criterion and column not in competing
-        by = f", by {selection.criterion_title(column.criterion)}" if is_other else ""
+        title = run.method_title(column) + (f", by {selection.criterion_title(column.criterion)}" if is_other else "")
         for metric, rows in pairs.items():
             parts = dict.fromkeys((split, HELD_OUT))
             pair = (run.difference(metric.title.lower(), part, column, against) for part in parts)
             if pair := list(filter(None, pair)):
-                rows[run.method_title(column) + by] = pair
+                rows[title] = pair
     titles = [*pairs[selection.NLL] | pairs[selection.ECE]]
     pairs = {metric: rows for metric, rows in pairs.items() if rows}
     if not pairs:
@@ -312,13 +342,13 @@ def differences(run: Run, split: str = "test") -> Axes | None:
         reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
         lines = {title: [_difference_mark(row, reach) for row in rows.get(title, ())] for title in titles}
         label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
-        style.intervals(ax, lines, label, scale=metric.scale)
+        intervals(ax, lines, label, scale=metric.scale)
         ax.set(xlim=(-metric.scale * reach, metric.scale * reach), yticks=[], ylim=(len(titles) - 0.6, -0.7))
         ax.set_title("← better", loc="left")
     first = figure.axes[0]
     for place, title in enumerate(titles):  # above its marks, and beyond the first axes where it is long
-        where = {"transform": first.get_yaxis_transform(), "in_layout": False}
-        first.text(0, place - 0.28, title, fontweight="bold", **where)
+        across = first.get_yaxis_transform()
+        first.text(0, place - 0.28, title, fontweight="bold", transform=across, in_layout=False)
     return first
 
 
@@ -360,8 +390,8 @@ def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> 
         for name in classes
     }
     ax = new_axes(4.3, 1.3 + (0.12 + 0.14 * len(columns)) * len(classes))
-    style.intervals(ax, lines, "mean probability less share, percentage points", scale=100)
+    intervals(ax, lines, "mean probability less share, percentage points", scale=100)
     for column in columns:
         ax.plot([], [], "o-", color=COLOURS[run.method_colour(column)], label=run.fitted_title(column))
-    style.legend(ax, columns=1)
+    legend(ax, columns=1)
     return ax

@@ -103,24 +103,27 @@ def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         _curvature_section(run.rows),
         record(run, "The run"),
     ]
-    lead = say("paragraph", text=verdict(run), kind="lead")
-    tiles = [
-        (run.method_title(column), metric_cell(row, ECE), run.method_colour(column))
-        for column in run.column_of_each()[:4]
-        if (row := run.metric(column, "ece"))
-    ]
-    return write_page(path, f"{run.data_title or 'A run'}: {run.loss}", sections, verdict=lead, tiles=tiles)
+    return write_page(
+        path,
+        f"{run.data_title or 'A run'}: {run.loss}",
+        sections,
+        verdict=say("paragraph", text=verdict(run), kind="lead"),
+        tiles=[
+            (run.method_title(column), metric_cell(row, ECE), run.method_colour(column))
+            for column in run.column_of_each()[:4]
+            if (row := run.metric(column, "ece"))
+        ],
+    )
 
 
 def verdict(run: Run) -> Markup:
     """Return the opening sentences: accuracy, ECE before and after, and which methods have a better NLL, if any."""
-    accuracy, before = (run.metric(AS_TRAINED, name) for name in ("accuracy", "ece"))
     first, *others = [column for column in run.column_of_each() if column != AS_TRAINED] or [None]
     return say(
         "verdict",
         loss=run.loss,
-        accuracy=accuracy,
-        before=before,
+        accuracy=run.metric(AS_TRAINED, "accuracy"),
+        before=run.metric(AS_TRAINED, "ece"),
         after=first and run.metric(first, "ece"),
         first=first and run.in_words(first),
         chance=run.at_chance(),
@@ -158,7 +161,6 @@ def _compared(run, first, others):
 
 
 def _method_sections(run: Run) -> list[Section]:
-    words = calibration.bold_words(run, "test")
     val = Section(
         "The same on the validation split, on which the methods were fitted (optimistic)",
         tables=[calibration.metric_table(run, "val", "Validation split")],
@@ -169,7 +171,7 @@ def _method_sections(run: Run) -> list[Section]:
         Section(
             "Before and after calibration",
             tables=[calibration.metric_table(run, "test", "Test split")],
-            notes=words + say("intervals_of_run", run=run),
+            notes=calibration.bold_words(run, "test") + say("intervals_of_run", run=run),
             parts=[val],
         ),
         calibration.difference_section(run, "test"),
@@ -181,10 +183,9 @@ def _training_sections(rows: Sequence[Row]) -> list[Section]:
     courses = [
         Panel(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()
     ]
-    epoch = latest(rows, Scalar, name="selected_epoch")
     # a training row is a mean over as many batches as usually lie between two rows
     apart = np.diff([0, *sorted({row.step for row in select(rows, Scalar, name="loss", split="train")})])
-    batches = int(statistics.mode([*apart] or [0]))
+    about = {"batches": int(statistics.mode([*apart] or [0])), "epoch": latest(rows, Scalar, name="selected_epoch")}
     rows = in_training(rows)
     means = [
         Panel(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()
@@ -202,7 +203,7 @@ def _training_sections(rows: Sequence[Row]) -> list[Section]:
             drawn = figures.diagram(bins_of_split, sizes="share")
             means.append(Panel(f"diagnostics_reliability_{split}", title, drawn))
     return [
-        Section("Training", figures=courses, notes=say("training", batches=batches, epoch=epoch)),
+        Section("Training", figures=courses, notes=say("training", **about)),
         Section("Training, example by example", figures=means, notes=say("diagnostics")),
     ]
 
@@ -217,32 +218,30 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
             Panel(f"curvature_{name}", title, figures.estimates(rows, name)),
             Panel(f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)),
         ]
-    spectra = [
-        Panel(f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
-        for split in splits_of(select(rows, DensityBin))
-    ]
     splits = splits_of(select(rows, AttributionPart, epoch=None))
-    parts = Section(
-        "Where it comes from",
-        words=say("paragraph", text=_attribution_words(rows, "val" if "val" in splits else next(iter(splits), ""))),
-        tables=[_attribution_table(rows, split) for split in splits],
-        notes=say("parts"),
-    )
-    heads = [(title, "") for title in ("Value", "Error", "Effort", "Examples")]
+    told = "val" if "val" in splits else next(iter(splits), "")
     return Section(
         "Curvature of the loss",
         words=_curvature_words(rows),
-        tables=[Table("Hessian of", heads, lines)],
+        tables=[Table("Hessian of", [(title, "") for title in ("Value", "Error", "Effort", "Examples")], lines)],
         figures=drawn,
         notes=say("hessian", estimators=sorted({str(r.estimator) for r in select(rows, Trace, name="trace")})),
         parts=[
             Section(
                 "All eigenvalues",
-                figures=spectra,
+                figures=[
+                    Panel(f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
+                    for split in splits_of(select(rows, DensityBin))
+                ],
                 notes=say("density", row=latest(rows, DensityBin)),
                 layout="wide",
             ),
-            parts,
+            Section(
+                "Where it comes from",
+                words=say("paragraph", text=_attribution_words(rows, told)),
+                tables=[_attribution_table(rows, split) for split in splits],
+                notes=say("parts"),
+            ),
         ],
         layout="wide",
     )
@@ -251,15 +250,19 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
 def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
     value, products = significant(row.value), "Hessian products"
     if isinstance(row, Trace):
-        ends = f"[{significant(row.low)},\u00a0{significant(row.high)}]"
         products += f" ({_ESTIMATORS.get(row.estimator, row.estimator)})" if row.estimator else ""
+        ends = f"[{significant(row.low)},\u00a0{significant(row.high)}]"
         value = Cell(value, ends, value=row.value, low=row.low, high=row.high)
         error, of, effort = row.stderr, "standard error", row.probes
     else:
         value = Cell(value, "" if row.converged else "not converged", value=row.value)
         error, of, effort = row.residual, "residual", row.products
-    cells = (Cell(f"± {significant(error, 2)}", of, value=error), Cell(f"{effort:,}", products, value=effort))
-    return [value, *cells, Cell(f"{row.n:,}", value=row.n)]
+    return [
+        value,
+        Cell(f"± {significant(error, 2)}", of, value=error),
+        Cell(f"{effort:,}", products, value=effort),
+        Cell(f"{row.n:,}", value=row.n),
+    ]
 
 
 def _curvature_words(rows: Sequence[Row]) -> Markup:
@@ -279,8 +282,8 @@ def _attribution_table(rows: Sequence[Row], split: str) -> Table:
     after = {"split": split, "epoch": None}
     cells = {(row.part, row.of, row.loss): row for row in select(rows, AttributionPart, **after)}
     columns = sorted(dict.fromkeys((of, loss) for _, of, loss in cells), key=lambda column: column[0] != "trace")
-    free = select(rows, Trace, name="scale_free_trace", **after)
-    cells |= {("scale_free_trace", "trace", row.loss): row for row in free}
+    for row in select(rows, Trace, name="scale_free_trace", **after):
+        cells["scale_free_trace", "trace", row.loss] = row
     weight = latest(rows, Diagnostic, name="mean_weight", **after)
     scale = f"cross-entropy × mean weight {significant(weight.value, 2)}" if weight else ""
     parts = (

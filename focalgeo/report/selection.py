@@ -134,9 +134,8 @@ class Run(NamedTuple):
         """Return a metric with one method less that with another, whichever of them stands first in the rows."""
         for first, second in ((column, against), (against, column)):
             by = None if second.criterion == first.criterion else second.criterion
-            pair = {**first._asdict(), "against": second.method, "against_criterion": by}
-            row = latest(self.rows, Difference, name=f"{name}_difference", split=split, **pair)
-            if row:
+            pair = {"against": second.method, "against_criterion": by, **first._asdict()}
+            if row := latest(self.rows, Difference, name=f"{name}_difference", split=split, **pair):
                 return row if first == column else replace(row, value=-row.value, low=-row.high, high=-row.low)
         return None
 

@@ -168,7 +168,7 @@ def _colour(name: Any) -> Any:
 
 
 def bands(ax: Axes, x: ArrayLike, y: ArrayLike, *ends: ArrayLike, colour: Any, **look: str) -> None:
-    """Draw y against x in a look, each point marked where they are few, and between ends (low, high) a bar at each x."""
+    """Draw y against x in a look, points marked where few, and between ends (low, high) a bar at each x."""
     colour, marker = _colour(colour), "o" if len(x) <= _MOST_MARKS else None
     ax.plot(x, y, color=colour, marker=marker, **look)
     if ends:

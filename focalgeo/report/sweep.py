@@ -200,7 +200,7 @@ def _reliability(sweep: Sweep) -> list[Section]:
 
 def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     """Return metrics, ECE and NLL after each method, fitted numbers and curvature, as far as there are rows."""
-    metrics, fits, columns = run.metrics, _own_fits(run), [c for c in run.column_of_each() if c != AS_TRAINED]
+    metrics, fits = run.metrics, _own_fits(run)
     after = {UNCALIBRATED: "as trained", PLAIN: "after T", FOCAL: "after γ and T"}
 
     def of_metric(name: str, column: Column = AS_TRAINED) -> Quantity:
@@ -208,11 +208,12 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
         words = "" if is_alone else after.get(column.method) or f"after {run.method_title(column).lower()}"
         if name == "ece" or (name in PRINTED and is_alone):
             figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
-        line, colour = joined(f"{title.title} {words}".strip(), title.unit), run.method_colour(column)
-        return Quantity(line, sweep.metric(name, column), figure, words, colour, title.scale)
+        line, numbers = joined(f"{title.title} {words}".strip(), title.unit), sweep.metric(name, column)
+        return Quantity(line, numbers, figure, words, run.method_colour(column), title.scale)
 
     lines = [of_metric(name) for name in PRINTED]
-    lines += [of_metric(name, column) for name in ("ece", "nll") for column in columns]
+    fitted = [column for column in run.column_of_each() if column != AS_TRAINED]
+    lines += [of_metric(name, column) for name in ("ece", "nll") for column in fitted]
     for column, name, symbol in fits:
         method, colour = run.method_title(column).lower(), run.method_colour(column)
         is_alone = [name for _, name, _ in fits].count(name) == 1
@@ -248,7 +249,7 @@ def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: b
         for quantity in quantities:
             numbers = quantity.scale * quantity.numbers[place]
             lines.append(Line(quantity.title, "", [_cell(mean(seeds)) for seeds in numbers]))
-            less = [mean(seeds) for seeds in numbers[1:] - numbers[0]]
+            less = list(map(mean, numbers[1:] - numbers[0]))
             if differences and any(value.n > 1 for value in less):
                 cells = [Cell(""), *(_cell(value, 3, is_difference=True) for value in less)]
                 lines.append(Line("", f"less at {sweep.heads[0]}, paired", cells))
@@ -285,13 +286,12 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
         numbers, names, n = numbers[:, whole], np.array(members)[whole], len(sweep.seeds)
         loss = numbers if title.best == "low" else -numbers
         chosen, best = loss.mean(2).argmin(1)
-        votes = (loss[0].argmin(0) == chosen).sum()
+        note = f"by {(loss[0].argmin(0) == chosen).sum()} of {n} seeds alone" if n > 1 else ""
+        value, best_value, means = Cell(names[chosen], note), Cell(names[best]), map(mean, numbers[:, chosen])
         # How much worse the chosen is on test than the best, paired over seeds.
         cost = _cell(mean(loss[1, chosen] - loss[1, best]), 2, 50)
-        note, means = f"by {votes} of {n} seeds alone" if n > 1 else "", [_cell(mean(of)) for of in numbers[:, chosen]]
-        after = "as trained" if column == AS_TRAINED else f"after {run.method_title(column).lower()}"
-        by = f"{title.title} {after}"
-        lines.append(Line(joined(by, title.unit), "", [Cell(names[chosen], note), *means, Cell(names[best]), cost]))
+        by = f"{title.title} {'as trained' if column == AS_TRAINED else f'after {run.method_title(column).lower()}'}"
+        lines.append(Line(joined(by, title.unit), "", [value, *map(_cell, means), best_value, cost]))
         if not sentence or (name, column) == ("nll", _BY_NLL):
             about = {"cost": cost, "unit": title.unit, "seeds": n, "left_out": left_out}
             sentence = say("choice", by=by, value=names[chosen], best=names[best], **about)
@@ -339,14 +339,13 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         ),
         sections.record(run, "The sweep", members=True),
     ]
-    stopped = [f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")]
     lead = say(
         "sweep",
         choice=sentence,
         members=len({member_text(row) for row in select(run.rows, Metric, method=UNCALIBRATED)}),
         axis=AXES[sweep.axis][0],
         sweep=sweep,
-        stopped=stopped,
+        stopped=[f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")],
         chance=[member_text(row) for row in run.at_chance()],
     )
     loss = loss_title(style.short(run.setting("loss.name") or "runs"))
