@@ -20,6 +20,7 @@ from focalgeo.report.selection import (
     FOCAL,
     HELD_OUT,
     LOSS_IMPLIED,
+    NLL,
     Column,
     Run,
     criterion_title,
@@ -33,7 +34,7 @@ from focalgeo.types import METRIC_OF
 
 _OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
-LEVEL = 0.05  # of the score test
+LEVEL = 0.05  # two-sided, of the score test, or of one difference alone
 
 # Plain NumPy for a page to show: it applies a calibrator.json on a machine without focalgeo, method by method. Each
 # text takes `logits`, an array [examples, classes], and leaves `probs` of that shape. It computes in float64 and in
@@ -257,11 +258,19 @@ def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
 
 def search_section(run: Run, search: Mapping[str, Any]) -> Section:
     """Return the surface of each criterion over (gamma, T)."""
-    surfaces = [
-        Panel(f"search_{name}", f"{name.upper()} over γ and T", figures.search_surface(run, search, name))
-        for name in (("ece", "nll") if search else ())
-    ]
-    return Section("Where γ and T were chosen", figures=surfaces, notes=say("search"), layout="wide")
+    return Section(
+        "Where γ and T were chosen",
+        figures=[
+            Panel(
+                f"search_{title.title.lower()}",
+                f"{title.title} over γ and T",
+                figures.search_surface(run, search, title),
+            )
+            for title in ((ECE, NLL) if search else ())
+        ],
+        notes=say("search"),
+        layout="wide",
+    )
 
 
 def bold_words(run: Run, split: str) -> Markup:
@@ -290,7 +299,7 @@ def verdict(run: Run) -> Markup:
         leave=leave,
         score=rounded(test["p_value"], 2) if test and test["p_value"] >= LEVEL else "",
         refused=len(entry["refused"]) >= len(fitted),
-        n=row.n if row else 0,
+        n=row and row.n,
         least=LEAST_EXAMPLES,
         numbers=row and difference_text(row, run.metrics[metric]),
         plainest="" if plainest in (chosen, AS_TRAINED) else run.fitted_title(plainest).lower(),
@@ -308,13 +317,14 @@ def verdict(run: Run) -> Markup:
 
 def _elsewhere(run: Run) -> list[Markup]:
     """A line for each method from elsewhere that is better than the chosen one beyond noise."""
-    lines, split, (chosen, metric) = [], run.manifest["calibration"]["split"], _choice(run)
-    for column in run.columns(split):
-        row = run.difference(metric, split, column, chosen)
-        if column.method not in run.methods and finding(row) == "better" and row.n >= LEAST_EXAMPLES:
-            numbers = difference_text(row, run.metrics[metric])
-            lines.append(say("elsewhere", method=run.method_title(column), numbers=numbers))
-    return lines
+    split, (chosen, metric) = run.manifest["calibration"]["split"], _choice(run)
+    return [
+        say("elsewhere", method=run.method_title(column), numbers=difference_text(row, run.metrics[metric]))
+        for column in run.columns(split)
+        if column.method not in run.methods
+        and finding(row := run.difference(metric, split, column, chosen)) == "better"
+        and row.n >= LEAST_EXAMPLES
+    ]
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
@@ -356,7 +366,7 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         path,
         f"Calibration of {run.data_title}",
         parts,
-        verdict=say("paragraph", text=verdict(run), kind="lead"),
+        lead=verdict(run),
         warnings=[*_elsewhere(run), *entry["warnings"]],
     )
 
@@ -415,10 +425,17 @@ def _group_section(run: Run, column: Column, split: str) -> Section:
         return Section("")
     heads = {"Accuracy": (AS_TRAINED, "group_accuracy")}
     heads |= {f"ECE, {run.method_title(of).lower()}": (of, "group_ece") for of in (AS_TRAINED, column)}
-    lines = []
-    for row in groups:
-        shares = [metric_cell(run.metric(*pair, split, row.group), ECE) for pair in heads.values()]
-        lines.append(Line(row.group, "", [Cell(f"{row.n:,}", value=row.n), *shares]))
+    lines = [
+        Line(
+            row.group,
+            "",
+            [
+                Cell(f"{row.n:,}", value=row.n),
+                *(metric_cell(run.metric(*pair, split, row.group), ECE) for pair in heads.values()),
+            ],
+        )
+        for row in groups
+    ]
     return Section(
         "Group by group",
         say("worst_group", name=_after(run, column), row=groups[0], total=len(groups)),
@@ -441,5 +458,6 @@ def _apply_section(run, choice):
         from_probs=any(source.get("given") == "probs" for source in run.setting("inputs").values()),
         snippet=snippet,
     )
-    code = Markup('<pre id="snippet">{}</pre>').format(snippet) if snippet else ""
-    return Section("How to apply it", words + code, notes=say("with_focalgeo"))
+    if snippet:
+        words += Markup('<pre id="snippet">{}</pre>').format(snippet)
+    return Section("How to apply it", words, notes=say("with_focalgeo"))

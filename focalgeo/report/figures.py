@@ -56,6 +56,7 @@ from focalgeo.rows import (
     ReliabilityBin,
     Row,
     Scalar,
+    Title,
     Trace,
     select,
 )
@@ -269,22 +270,22 @@ def density(rows: Sequence[Row], split: str) -> Axes:
 
 
 @styled()
-def search_surface(run: Run, search: Mapping[str, np.ndarray], criterion: str) -> Axes | None:
-    """Draw the criterion ("ece" or "nll") on validation over (gamma, T) as a heat map that marks both fitted optima.
+def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> Axes | None:
+    """Draw a criterion, ECE or NLL, on validation over (gamma, T) as a heat map that marks both fitted optima.
 
     Gammas are categories, evenly spaced; T and colour are logarithmic. The axis starts at a quarter of the smallest
     best T, to leave room for the valley. None where all of the surface is 0: it has no logarithm.
     """
+    criterion = title.title.lower()
     gammas, temperatures, surface = (np.asarray(search[name], float) for name in ("gammas", "temperatures", criterion))
     best, places = temperatures[surface.argmin(1)], np.arange(len(gammas))
     near = temperatures >= best.min() / 4
-    label, scale = ("ECE on validation, %", 100) if criterion == "ece" else ("NLL on validation, nats", 1)
-    surface = np.where(np.isfinite(surface), scale * surface, np.nan)[:, near]
+    surface = np.where(np.isfinite(surface), title.scale * surface, np.nan)[:, near]
     if not (surface > 0).any():
         return None
     ax = new_axes(4.1, 4.3)
     mesh = ax.pcolormesh(temperatures[near], places, surface, norm=LogNorm(clip=True), rasterized=True)
-    ticks = np.geomspace(*mesh.get_clim(), 5)
+    label, ticks = f"{title.title} on validation, {title.unit}", np.geomspace(*mesh.get_clim(), 5)
     ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
     ax.plot(best, places, ".", color=LIGHT, label="best T of each γ")
     for method, marker, size in ((PLAIN, "o", 14), (FOCAL, "*", 12)):  # a star in a circle

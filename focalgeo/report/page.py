@@ -54,7 +54,6 @@ from focalgeo.rows import (
 )
 from focalgeo.types import InputError
 
-_LEVEL = 0.05  # two-sided, of one difference alone
 _ESTIMATORS = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
 _PARTS = (
     ("whole", "Whole", "sum of the two parts"),
@@ -87,7 +86,7 @@ def write_report(workdir: records.Workdir) -> Path:
         raise InputError(f"{folder} holds what no page can show ({what}); choose another workdir") from error
 
 
-def kind_of(run: Run) -> tuple[str, Callable[..., Path], Callable[[Run], Markup]]:
+def kind_of(run: Run) -> tuple[str, Callable, Callable]:
     """Return which page a workdir has, "calibration", "sweep" or "run", what writes it, and its first sentences."""
     if "calibration" in run.manifest:
         return "calibration", calibration.write_calibration, calibration.verdict
@@ -107,7 +106,7 @@ def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         path,
         f"{run.data_title or 'A run'}: {run.loss}",
         sections,
-        verdict=say("paragraph", text=verdict(run), kind="lead"),
+        lead=verdict(run),
         tiles=[
             (run.method_title(column), metric_cell(row, ECE), run.method_colour(column))
             for column in run.column_of_each()[:4]
@@ -144,7 +143,7 @@ def _compared(run, first, others):
     n = next(iter(rows.values())).n
     if n < LEAST_EXAMPLES:
         return say("too_few", n=n)
-    findings = {c: selection.finding(row) for c, row in rows.items() if row.p_value < _LEVEL / len(rows)}
+    findings = {c: selection.finding(row) for c, row in rows.items() if row.p_value < calibration.LEVEL / len(rows)}
     better = [column for column, finding in findings.items() if finding == "better"]
     best = min(better or rows, key=lambda column: rows[column].value)
     ece = run.difference("ece", "test", best, first)
@@ -274,8 +273,8 @@ def _curvature_words(rows: Sequence[Row]) -> Markup:
         return Markup()
     ratio = row.value / cross.value
     half = 1.96 * ratio * math.hypot(row.stderr / row.value, cross.stderr / cross.value)
-    ends = style.ends(ratio - half, ratio + half)
-    return say("curvature", loss=loss_title(row.loss), ratio=significant(ratio, 3), ends=ends)
+    about = {"ratio": significant(ratio, 3), "ends": style.ends(ratio - half, ratio + half)}
+    return say("curvature", loss=loss_title(row.loss), **about)
 
 
 def _attribution_table(rows: Sequence[Row], split: str) -> Table:
@@ -294,8 +293,11 @@ def _attribution_table(rows: Sequence[Row], split: str) -> Table:
     lines = [
         Line(title, note, [_part_cell(cells.get((part, *column))) for column in columns]) for part, title, note in parts
     ]
-    heads = [(TITLES[of].title, loss_title(loss)) for of, loss in columns]
-    return Table(f"Part, {split}", heads, [line for line in lines if set(line.cells) != {NOTHING}])
+    return Table(
+        f"Part, {split}",
+        [(TITLES[of].title, loss_title(loss)) for of, loss in columns],
+        [line for line in lines if set(line.cells) != {NOTHING}],
+    )
 
 
 def _part_cell(row: AttributionPart | Trace | None) -> Cell:

@@ -11,19 +11,18 @@ from msgspec.structs import replace
 from focalgeo import records
 from focalgeo.report import page, sections, sweep
 from focalgeo.report.sections import NOTHING, Line, Section, Table, say
-from focalgeo.report.selection import AS_TRAINED, ECE, NLL, PLAIN, Column, Run
+from focalgeo.report.selection import AS_TRAINED, BY_NLL, ECE, NLL, Run
 from focalgeo.report.style import short
 from focalgeo.rows import Seconds, select
 from focalgeo.types import InputError
 
 PAGE = "index.html"
 _MOST_DIFFERENCES, _DEEPEST = 12, 4
-_AFTER = Column(PLAIN, "nll")
 _COLUMNS = {
     ("Accuracy", "as trained"): ("accuracy", AS_TRAINED, ECE),
     ("ECE", "as trained"): ("ece", AS_TRAINED, ECE),
-    ("ECE", "after temperature scaling"): ("ece", _AFTER, ECE),
-    ("NLL", "after temperature scaling"): ("nll", _AFTER, NLL),
+    ("ECE", "after temperature scaling"): ("ece", BY_NLL, ECE),
+    ("NLL", "after temperature scaling"): ("nll", BY_NLL, NLL),
 }
 _MERGED = "merged"  # in a manifest: the workdirs that it was made of, and the mark that it may be made anew
 
@@ -69,7 +68,8 @@ def write_list(folder: records.Workdir) -> Path:
             cells = [
                 sections.metric_cell(run.metric(column, metric), form) for metric, column, form in _COLUMNS.values()
             ]
-            lines += [Line(short(str(name), 60), "", cells)] if set(cells) != {NOTHING} else []
+            if set(cells) != {NOTHING}:
+                lines.append(Line(short(str(name), 60), "", cells))
         peers = [others for _, other, _, _, others, _ in runs if other == kind]
         pairs = [pair for pair in settings.items() if any(pair not in others.items() for others in peers)]
         differ |= bool(pairs)
@@ -82,9 +82,13 @@ def write_list(folder: records.Workdir) -> Path:
         parts.append(Section(heading, words, lists={"": dict(pairs[:_MOST_DIFFERENCES])}))
     table = Table("Run", list(_COLUMNS), lines if len(lines) > 1 else ())
     first = Section("Test split, as trained and after temperature scaling by NLL", tables=[table])
-    verdict = say("runs", count=len(parts) + len(unreadable), differ=differ)
-    title = f"Runs in {short(folder.resolve().name, 120)}"
-    return sections.write_page(path, title, [first, *parts, *unreadable], verdict=verdict, contents=False)
+    return sections.write_page(
+        path,
+        f"Runs in {short(folder.resolve().name, 120)}",
+        [first, *parts, *unreadable],
+        verdict=say("runs", count=len(parts) + len(unreadable), differ=differ),
+        contents=False,
+    )
 
 
 def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> Path:

@@ -180,8 +180,8 @@ def write_page(
 ) -> Path:
     """Write a page and figures/*.svg beside it; returns the page's path. Nothing is written before all is drawn.
 
-    head: what stands above the sections: verdict, warnings, tiles (title, cell, colour); contents=False: no links to
-    the sections.
+    head: what stands above the sections: lead or verdict, warnings, tiles (title, cell, colour); contents=False: no
+    links to the sections.
 
     Raises:
         InputError: a file cannot be written, or the folder of the figures is a link to another.
@@ -196,10 +196,11 @@ def write_page(
 
     sections = [section for section in sections if section.has_content]
     page = _TEMPLATES.get_template("page.html").render(title=title, sections=sections, svg=svg, **head)
-    if (path.parent / "figures").is_symlink():
-        raise InputError(f"{path.parent / 'figures'} is a link: put what it points to in its place")
+    folder = path.parent / "figures"
+    if folder.is_symlink():
+        raise InputError(f"{folder} is a link: put what it points to in its place")
     for name, text in figures.items():
-        records.write_text(path.parent / "figures" / f"{name}.svg", text)
+        records.write_text(folder / f"{name}.svg", text)
     records.write_text(path, printable(page, but="\n"))
     return path
 
@@ -229,8 +230,9 @@ def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
 def config_settings(run: Run) -> dict[str, str]:
     """Return the config's settings; of one left to its default the value it came to, where the manifest has that."""
     config = settings(run.manifest.get("config", {}), none="default")
-    sizes = {f"data.{split}_size": f"{size} (default)" for split, size in run.manifest.get("data", {}).items()}
-    config |= {name: sizes[name] for name in sizes if config.get(name) == "default"}
+    for split, size in run.manifest.get("data", {}).items():
+        if config.get(f"data.{split}_size") == "default":
+            config[f"data.{split}_size"] = f"{size} (default)"
     if config.get("evaluation.methods") in ("none", "default"):
         config["evaluation.methods"] = "all"
     return config
@@ -238,9 +240,8 @@ def config_settings(run: Run) -> dict[str, str]:
 
 def phases(rows: Sequence[Row]) -> dict[str, str]:
     """Return the wall time of each phase, of all members, and the total."""
-    last = {replace(row, value=0.0, step=None): row for row in select(rows, Seconds)}  # a part may have run twice
     seconds = Counter()
-    for row in last.values():
+    for row in {replace(row, value=0.0, step=None): row for row in select(rows, Seconds)}.values():  # some ran twice
         seconds[row.phase] += row.value
     if len(seconds) > 1:
         seconds["total"] = seconds.total()

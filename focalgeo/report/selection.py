@@ -33,6 +33,7 @@ class Column(NamedTuple):
 
 
 AS_TRAINED = Column(UNCALIBRATED)
+BY_NLL = Column(PLAIN, CRITERION)
 
 
 class Run(NamedTuple):
@@ -141,8 +142,11 @@ class Run(NamedTuple):
 
     def fits(self, column: Column) -> dict[str, float]:
         """Return a column's fitted numbers by name; the γ of temperature scaling, 0 by definition, is none."""
-        rows = select(self.rows, Fit, **column._asdict())
-        return {row.name: row.value for row in rows if (column.method, row.name) != (PLAIN, "calibration_gamma")}
+        return {
+            row.name: row.value
+            for row in select(self.rows, Fit, **column._asdict())
+            if (column.method, row.name) != (PLAIN, "calibration_gamma")
+        }
 
     def fitted_values(self, column: Column) -> list[str]:
         """Return the fitted numbers of a column with their symbols, four digits of each: "T = 0.8"."""

@@ -19,6 +19,7 @@ from focalgeo.report.calibration import PRINTED
 from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table, joined, say
 from focalgeo.report.selection import (
     AS_TRAINED,
+    BY_NLL,
     CRITERION,
     FOCAL,
     PLAIN,
@@ -43,8 +44,7 @@ AXES = {  # title and symbol
 }
 _FITTED = {"calibration_gamma": "Calibration γ", "temperature": "Temperature T"}
 _OF_CROSS_ENTROPY = {"name": "trace", "loss": "cross_entropy"}
-_BY_NLL = Column(PLAIN, CRITERION)
-_CHOOSING = (("nll", AS_TRAINED), ("nll", _BY_NLL), ("ece", AS_TRAINED), ("ece", _BY_NLL), ("accuracy", AS_TRAINED))
+_CHOOSING = (("nll", AS_TRAINED), ("nll", BY_NLL), ("ece", AS_TRAINED), ("ece", BY_NLL), ("accuracy", AS_TRAINED))
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
 
 
@@ -64,9 +64,10 @@ class Sweep(NamedTuple):
 
     def numbers(self, kind: Any, **fields: Any) -> np.ndarray:
         """Return a quantity after training [lines, values, seeds], NaN where it has no row; the last row counts."""
-        members = [self.rows[member] for member in itertools.product(self.lines, self.values)]
-        by_seed = [{row.seed: row.value for row in select(rows, kind, epoch=None, **fields)} for rows in members]
-        numbers = [[values.get(seed, math.nan) for seed in self.seeds] for values in by_seed]
+        numbers = []
+        for member in itertools.product(self.lines, self.values):
+            values = {row.seed: row.value for row in select(self.rows[member], kind, epoch=None, **fields)}
+            numbers += [values.get(seed, math.nan) for seed in self.seeds]
         return np.reshape(numbers, (len(self.lines), len(self.values), len(self.seeds)))
 
     def metric(self, name: str, column: Column = AS_TRAINED, split: str = "test") -> np.ndarray:
@@ -87,8 +88,7 @@ class Quantity(NamedTuple):
 
 def axes_of(run: Run) -> dict[str, list]:
     """Return the swept axes of a run's config with their values."""
-    swept = {name: run.setting(f"sweep.{name}") for name in AXES}
-    return {name: list(dict.fromkeys(values)) for name, values in swept.items() if values}
+    return {name: list(dict.fromkeys(values)) for name in AXES if (values := run.setting(f"sweep.{name}"))}
 
 
 def sweep_of(run: Run) -> Sweep:
@@ -102,9 +102,13 @@ def sweep_of(run: Run) -> Sweep:
             rows[line, f"{values[axis]:g}"].append(row)
     values = [f"{value:g}" for value in sorted(axes[axis])]
     shades = map(tuple, colormaps["viridis"](np.linspace(*_VISIBLE, len(values))))
-    lines = zip(dict.fromkeys(line for line, _ in rows), itertools.cycle(style.LINESTYLES), strict=False)
-    seeds = sorted({row.seed for row in select(run.rows, Metric)} - {None})
-    return Sweep(axis, dict(zip(values, shades, strict=True)), dict(lines), seeds, rows)
+    return Sweep(
+        axis,
+        values=dict(zip(values, shades, strict=True)),
+        lines=dict(zip(dict.fromkeys(line for line, _ in rows), itertools.cycle(style.LINESTYLES), strict=False)),
+        seeds=sorted({row.seed for row in select(run.rows, Metric)} - {None}),
+        rows=rows,
+    )
 
 
 def headline(run: Run) -> Markup:
@@ -138,9 +142,9 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     for quantity in quantities:
         for (line, linestyle), numbers in zip(sweep.lines.items(), quantity.numbers, strict=True):
             value, _, low, high, _ = np.transpose([mean(seeds) for seeds in numbers])
-            title, colour = joined(quantity.legend, line), quantity.colour
-            style.bands(ax, range(len(value)), value, low, high, label=title, colour=colour, linestyle=linestyle)
-            ax.plot(numbers, "_", color=style.COLOURS[colour], alpha=0.45, markersize=7)
+            look = {"label": joined(quantity.legend, line), "linestyle": linestyle}
+            style.bands(ax, range(len(value)), value, low, high, colour=quantity.colour, **look)
+            ax.plot(numbers, "_", color=style.COLOURS[quantity.colour], alpha=0.45, markersize=7)
     ax.set_xticks(range(len(sweep.values)), sweep.values)
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=quantity.figure[3])
     if quantity.scale == 100:
@@ -287,12 +291,13 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
         loss = numbers if title.best == "low" else -numbers
         chosen, best = loss.mean(2).argmin(1)
         note = f"by {(loss[0].argmin(0) == chosen).sum()} of {n} seeds alone" if n > 1 else ""
-        value, best_value, means = Cell(names[chosen], note), Cell(names[best]), map(mean, numbers[:, chosen])
+        means = map(_cell, map(mean, numbers[:, chosen]))
         # How much worse the chosen is on test than the best, paired over seeds.
         cost = _cell(mean(loss[1, chosen] - loss[1, best]), 2, 50)
-        by = f"{title.title} {'as trained' if column == AS_TRAINED else f'after {run.method_title(column).lower()}'}"
-        lines.append(Line(joined(by, title.unit), "", [value, *map(_cell, means), best_value, cost]))
-        if not sentence or (name, column) == ("nll", _BY_NLL):
+        after = "as trained" if column == AS_TRAINED else f"after {run.method_title(column).lower()}"
+        by = f"{title.title} {after}"
+        lines.append(Line(joined(by, title.unit), "", [Cell(names[chosen], note), *means, Cell(names[best]), cost]))
+        if not sentence or (name, column) == ("nll", BY_NLL):
             about = {"cost": cost, "unit": title.unit, "seeds": n, "left_out": left_out}
             sentence = say("choice", by=by, value=names[chosen], best=names[best], **about)
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
