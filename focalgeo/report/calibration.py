@@ -22,6 +22,7 @@ from focalgeo.report.selection import (
     LOSS_IMPLIED,
     NLL,
     Column,
+    Rows,
     Run,
     criterion_title,
     difference_text,
@@ -29,7 +30,7 @@ from focalgeo.report.selection import (
     latest_by,
 )
 from focalgeo.report.style import rounded, short
-from focalgeo.rows import LEAST_EXAMPLES, Metric, Row, select
+from focalgeo.rows import LEAST_EXAMPLES, Metric, select
 from focalgeo.types import METRIC_OF
 
 _OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
@@ -184,7 +185,7 @@ def _fit_note(run: Run, column: Column) -> str:
     return joined(by, *run.fitted_values(column), same)
 
 
-def results_text(rows: Sequence[Row], manifest: Mapping[str, Any], split: str) -> str:
+def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     """Return the main metrics of each method by each criterion as plain text, a line for each."""
     corner = "on val, cross-fitted" if split == HELD_OUT else f"on {split}"
     return sections.as_text(metric_table(Run(rows, manifest), split, corner, names=PRINTED))
@@ -275,8 +276,11 @@ def search_section(run: Run, search: Mapping[str, Any]) -> Section:
 
 def bold_words(run: Run, split: str) -> Markup:
     """Return the sentences beneath a table of metrics: what is bold, and whether methods may change the accuracy."""
-    kept = all(run.methods.get(column.method, {}).get("keeps_class") for column in run.columns(split))
-    return say("bold", criterion=criterion_title(run.criterion), kept=kept)
+    return say(
+        "bold",
+        criterion=criterion_title(run.criterion),
+        kept=all(run.methods.get(column.method, {}).get("keeps_class") for column in run.columns(split)),
+    )
 
 
 def _choice(run: Run) -> tuple[Column, str]:

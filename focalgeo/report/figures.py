@@ -25,6 +25,7 @@ from focalgeo.report.selection import (
     HELD_OUT,
     PLAIN,
     Column,
+    Rows,
     Run,
     latest_by,
 )
@@ -54,7 +55,6 @@ from focalgeo.rows import (
     HistogramBin,
     Metric,
     ReliabilityBin,
-    Row,
     Scalar,
     Title,
     Trace,
@@ -81,20 +81,20 @@ _LEAST_SHARE = 1e-7  # of eigenvalues: rounding alone makes shares below that
 _Z95 = NormalDist().inv_cdf(0.975)
 
 
-def values_of(rows: Sequence[Row], *fields: str) -> list[np.ndarray]:
+def values_of(rows: Rows, *fields: str) -> list[np.ndarray]:
     """Return an array of each of these fields of the rows."""
     return [np.array([getattr(row, field) for row in rows], float) for field in fields]
 
 
 def bins_of(
-    rows: Sequence[Row], column: Column = AS_TRAINED, *, split: str = "test", name: str = "reliability"
+    rows: Rows, column: Column = AS_TRAINED, *, split: str = "test", name: str = "reliability"
 ) -> list[ReliabilityBin]:
     """Return the bins of a method after training; "class1_reliability" are of the probability of class 1."""
     return latest_by(select(rows, ReliabilityBin, name=name, split=split, epoch=None, **column._asdict()), "bin")
 
 
 def reliability(
-    rows: Sequence[Row],
+    rows: Rows,
     column: Column = AS_TRAINED,
     *,
     split: str = "test",
@@ -116,10 +116,10 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str 
     if ax is None:
         ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
         (counts,) = values_of(bins, sizes)
-        bars(beneath, (lower, upper), counts, colour=colour)
+        bars(beneath, lower, upper, counts, colour=colour)
         logarithmic_ticks(beneath, "y")
         beneath.set(xlabel=predicted, ylabel={"n": "examples"}.get(sizes, sizes), ylim=(counts.min() / 2, None))
-    bars(ax, (lower, upper), share, *ends, colour=colour)
+    bars(ax, lower, upper, share, *ends, colour=colour)
     ax.bar(
         lower,
         share - confidence,
@@ -155,7 +155,7 @@ def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
 
 
 @styled()
-def estimates(rows: Sequence[Row], name: str) -> Axes | None:
+def estimates(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
     kind, label = ESTIMATES[name]
     lines = {
@@ -170,9 +170,7 @@ def estimates(rows: Sequence[Row], name: str) -> Axes | None:
 
 
 @styled()
-def courses(
-    lines: Mapping[str, tuple[Sequence[Row], Any, str]], across: str, label: str, *, beside: str = ""
-) -> Axes | None:
+def courses(lines: Mapping[str, tuple[Rows, Any, str]], across: str, label: str, *, beside: str = "") -> Axes | None:
     """Draw rows' values with their errors against "step" or "epoch", a line for each title -> (rows, colour, style).
 
     beside: the title of a legend to the right of the axes. Lines without rows are left out; None without any.
@@ -192,13 +190,13 @@ def courses(
     return ax
 
 
-def curvature_course(rows: Sequence[Row], name: str) -> Axes | None:
+def curvature_course(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split; None of none."""
     kind, label = ESTIMATES[name]
     return _by_split(selection.in_training(select(rows, kind, name=name)), "loss", "step", label)
 
 
-def course(rows: Sequence[Row], name: str) -> Axes | None:
+def course(rows: Rows, name: str) -> Axes | None:
     """Draw "loss", "accuracy" or "learning_rate" against the step, for training batches and validation; None of none.
 
     Rows of a hundred steps or more stand faint behind their moving mean.
@@ -218,7 +216,7 @@ def course(rows: Sequence[Row], name: str) -> Axes | None:
     return ax
 
 
-def means(rows: Sequence[Row], name: str) -> Axes | None:
+def means(rows: Rows, name: str) -> Axes | None:
     """Draw a diagnostic by epoch, for examples predicted right and those predicted wrong, by split; None of none."""
     ax = _by_split(select(rows, Diagnostic, name=name), "outcome", "epoch", MEANS[name][1])
     if ax and name in ("nll", "entropy") and 0 < 10 * ax.dataLim.y0 < ax.dataLim.y1:
@@ -237,14 +235,14 @@ def _by_split(rows, field, across, label):
 
 
 @styled()
-def gradient_norms(rows: Sequence[Row], split: str) -> Axes:
+def gradient_norms(rows: Rows, split: str) -> Axes:
     """Draw the share of examples per bin of gradient norm at the first, a middle and the last epoch measured."""
     rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), new_axes()
     epochs = selection.grouped(rows, "epoch")
     for place, colour in zip(sorted({0, len(epochs) // 2, len(epochs) - 1}), _EPOCH_COLOURS, strict=False):
         lower, upper, shares = values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
         lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
-        histogram(ax, (lower, upper), shares, colour=colour, label=f"epoch {plain(epochs[place][0].epoch)}")
+        histogram(ax, lower, upper, shares, colour=colour, label=f"epoch {plain(epochs[place][0].epoch)}")
     logarithmic_ticks(ax, "x")
     percentages(ax.yaxis)
     ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
@@ -253,14 +251,14 @@ def gradient_norms(rows: Sequence[Row], split: str) -> Axes:
 
 
 @styled()
-def density(rows: Sequence[Row], split: str) -> Axes:
+def density(rows: Rows, split: str) -> Axes:
     """Draw the share of eigenvalues per bin for each loss, with one standard error, both axes logarithmic beyond 0."""
     rows = [row for row in select(rows, DensityBin, split=split) if row.value > _LEAST_SHARE]
     ax = new_axes(6.4, 3.3)
     for loss in dict.fromkeys(row.loss for row in rows):
         bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
-        lower, upper, *shares = values_of(bins, "lower", "upper", "value", "stderr")
-        histogram(ax, (lower, upper), *shares, colour=loss_colour(loss), label=selection.loss_title(loss))
+        shares = values_of(bins, "lower", "upper", "value", "stderr")
+        histogram(ax, *shares, colour=loss_colour(loss), label=selection.loss_title(loss))
     logarithmic_ticks(ax, "y")
     ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(values_of(rows, "lower", "upper")).max())
     ax.xaxis.set_major_formatter(lambda value, _: plain(value))

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from focalgeo.report.sections import (
 from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
+    Rows,
     Run,
     difference_text,
     in_training,
@@ -47,7 +48,6 @@ from focalgeo.rows import (
     Eigenvalue,
     HistogramBin,
     ReliabilityBin,
-    Row,
     Scalar,
     Trace,
     select,
@@ -95,17 +95,16 @@ def kind_of(run: Run) -> tuple[str, Callable, Callable]:
 
 def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of one run: what it reached, before and after calibration, how it trained, its curvature."""
-    sections = [
-        *_method_sections(run),
-        *_training_sections(run.rows),
-        calibration.search_section(run, search),
-        _curvature_section(run.rows),
-        record(run, "The run"),
-    ]
     return write_page(
         path,
         f"{run.data_title or 'A run'}: {run.loss}",
-        sections,
+        [
+            *_method_sections(run),
+            *_training_sections(run.rows),
+            calibration.search_section(run, search),
+            _curvature_section(run.rows),
+            record(run, "The run"),
+        ],
         lead=verdict(run),
         tiles=[
             (run.method_title(column), metric_cell(row, ECE), run.method_colour(column))
@@ -160,25 +159,26 @@ def _compared(run, first, others):
 
 
 def _method_sections(run: Run) -> list[Section]:
-    val = Section(
-        "The same on the validation split, on which the methods were fitted (optimistic)",
-        tables=[calibration.metric_table(run, "val", "Validation split")],
-        folded=True,
-    )
     return [
         calibration.reliability_section(run, "test"),
         Section(
             "Before and after calibration",
             tables=[calibration.metric_table(run, "test", "Test split")],
             notes=calibration.bold_words(run, "test") + say("intervals_of_run", run=run),
-            parts=[val],
+            parts=[
+                Section(
+                    "The same on the validation split, on which the methods were fitted (optimistic)",
+                    tables=[calibration.metric_table(run, "val", "Validation split")],
+                    folded=True,
+                )
+            ],
         ),
         calibration.difference_section(run, "test"),
         calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
     ]
 
 
-def _training_sections(rows: Sequence[Row]) -> list[Section]:
+def _training_sections(rows: Rows) -> list[Section]:
     courses = [
         Panel(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()
     ]
@@ -207,7 +207,7 @@ def _training_sections(rows: Sequence[Row]) -> list[Section]:
     ]
 
 
-def _curvature_section(rows: Sequence[Row]) -> Section:
+def _curvature_section(rows: Rows) -> Section:
     """Two losses side by side: largest eigenvalue and trace, the spectrum, and the parts of each."""
     lines, drawn = [], []
     for name, (kind, _) in figures.ESTIMATES.items():
@@ -264,7 +264,7 @@ def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
     ]
 
 
-def _curvature_words(rows: Sequence[Row]) -> Markup:
+def _curvature_words(rows: Rows) -> Markup:
     """One sentence that compares the training loss's trace on val with cross-entropy's; "" without both."""
     on_val = {row.loss: row for row in measured(rows, Trace, "trace") if row.split == "val"}
     cross = on_val.pop("cross_entropy", None)
@@ -277,7 +277,7 @@ def _curvature_words(rows: Sequence[Row]) -> Markup:
     return say("curvature", loss=loss_title(row.loss), **about)
 
 
-def _attribution_table(rows: Sequence[Row], split: str) -> Table:
+def _attribution_table(rows: Rows, split: str) -> Table:
     after = {"split": split, "epoch": None}
     cells = {(row.part, row.of, row.loss): row for row in select(rows, AttributionPart, **after)}
     columns = sorted(dict.fromkeys((of, loss) for _, of, loss in cells), key=lambda column: column[0] != "trace")
@@ -309,7 +309,7 @@ def _part_cell(row: AttributionPart | Trace | None) -> Cell:
     return Cell(fixed(row.value, digits), f"± {significant(row.stderr, 2)}", value=row.value)
 
 
-def _attribution_words(rows: Sequence[Row], split: str) -> Markup:
+def _attribution_words(rows: Rows, split: str) -> Markup:
     """Sentences on the parts: scaled or not, and by which examples."""
     rows = select(rows, AttributionPart | Diagnostic, split=split, epoch=None)
     beyond = latest(rows, AttributionPart, of="trace", part="beyond_scaling")

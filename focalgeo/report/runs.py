@@ -75,8 +75,7 @@ def write_list(folder: records.Workdir) -> Path:
         differ |= bool(pairs)
         is_finished = (folder / name / "report.html").exists()
         what = f"calibration of {run.data_title}" if kind == "calibration" else f"{run.data_title}, {run.loss}"
-        what = sections.joined(created[:16].replace("T", " "), what, "" if is_finished else "not finished")
-        words = say("listed", what=what, text=headline)
+        words = say("listed", created=created, what=what, is_finished=is_finished, text=headline)
         link = f"{quote(os.fsencode(name))}/report.html" if is_finished else ""
         heading = say("linked", name=short(str(name), 120), page=link)
         parts.append(Section(heading, words, lists={"": dict(pairs[:_MOST_DIFFERENCES])}))
@@ -121,7 +120,7 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         rows += [row if row.seed is not None else replace(row, run=folder.name) for row in of_folder]
     values = {name: list(dict.fromkeys(itertools.chain(*(swept[name] for swept in axes)))) for name in axes[0]}
     config = first["config"] | {"sweep": first["config"]["sweep"] | values}
-    merged = {name: value for name, value in first.items() if name != "shard"}
-    records.write_manifest(out, {**merged, "config": config, _MERGED: list(map(str, folders))})
+    merged = first | {"config": config, _MERGED: list(map(str, folders))}
+    records.write_manifest(out, {name: value for name, value in merged.items() if name != "shard"})
     records.replace_rows(out, rows, where=lambda row: True)
     return out

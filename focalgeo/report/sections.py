@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from focalgeo import records
 from focalgeo.report import style
-from focalgeo.report.selection import ECE, Run, has_interval, loss_title
+from focalgeo.report.selection import ECE, Rows, Run, has_interval, loss_title
 from focalgeo.report.style import printable, short
-from focalgeo.rows import Row, Seconds, Title, select
+from focalgeo.rows import Seconds, Title, select
 from focalgeo.types import InputError
 
 
@@ -238,7 +238,7 @@ def config_settings(run: Run) -> dict[str, str]:
     return config
 
 
-def phases(rows: Sequence[Row]) -> dict[str, str]:
+def phases(rows: Rows) -> dict[str, str]:
     """Return the wall time of each phase, of all members, and the total."""
     seconds = Counter()
     for row in {replace(row, value=0.0, step=None): row for row in select(rows, Seconds)}.values():  # some ran twice

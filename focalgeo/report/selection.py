@@ -25,6 +25,9 @@ _SYMBOLS = {"calibration_gamma": "γ", "temperature": "T"}
 NLL, ECE = Title("NLL", "nats"), Title("ECE", "%", scale=100.0, digits=2)
 
 
+Rows = Sequence[Row]  # of a workdir, in the order written
+
+
 class Column(NamedTuple):
     """A column of the tables: a method, and the criterion it was fitted by (None: nothing fitted)."""
 
@@ -39,7 +42,7 @@ BY_NLL = Column(PLAIN, CRITERION)
 class Run(NamedTuple):
     """The rows and the manifest of a workdir."""
 
-    rows: Sequence[Row]
+    rows: Rows
     manifest: Mapping[str, Any]
 
     def setting(self, name: str) -> Any:

@@ -99,7 +99,8 @@ def to_svg(figure: Figure, name: str = "focalgeo") -> str:
 
 def printable(text: str, but: str = "") -> str:
     """Return a text in which each character that has no shape of its own is an escape, as in a Python text."""
-    hidden = {letter for letter in set(text) if unicodedata.category(letter) in _HIDDEN} - {*_JOINERS, *but}
+    seen = set(text) - {*_JOINERS, *but}
+    hidden = (letter for letter in seen if unicodedata.category(letter) in _HIDDEN)
     return text.translate({ord(letter): letter.encode("unicode_escape").decode() for letter in hidden})
 
 
@@ -175,9 +176,8 @@ def bands(ax: Axes, x: ArrayLike, y: ArrayLike, *ends: ArrayLike, colour: Any, *
         ax.vlines(x, *ends, color=colour, linewidth=2.4, alpha=0.55)
 
 
-def bars(ax: Axes, edges: ArrayLike, heights: ArrayLike, *ends: ArrayLike, colour: str) -> None:
-    """Draw a bar over each bin of edges (lower, upper), and a line between ends (low, high)."""
-    lower, upper = np.asarray(edges)
+def bars(ax: Axes, lower: ArrayLike, upper: ArrayLike, heights: ArrayLike, *ends: ArrayLike, colour: str) -> None:
+    """Draw a bar over each bin from `lower` to `upper`, and a line between ends (low, high)."""
     ax.bar(lower, heights, 0.92 * (upper - lower), align="edge", color=_colour(colour), alpha=0.5)
     if ends:
         ax.vlines((lower + upper) / 2, *ends, color=COLOURS["ink"], linewidth=1.8, zorder=3)
@@ -185,7 +185,8 @@ def bars(ax: Axes, edges: ArrayLike, heights: ArrayLike, *ends: ArrayLike, colou
 
 def histogram(
     ax: Axes,
-    edges: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
     heights: ArrayLike,
     errors: ArrayLike | None = None,
     *,
@@ -193,8 +194,10 @@ def histogram(
     label: str,
 ) -> None:
     """Draw the outline of a histogram, whose bins that are missing are empty, and one error above and below a band."""
-    (lower, upper), colour = np.asarray(edges), _colour(colour)
-    ax.hist(lower, np.unique(edges), weights=heights, histtype="step", color=colour, linewidth=1.4, label=label)
+    colour = _colour(colour)
+    ax.hist(
+        lower, np.unique([lower, upper]), weights=heights, histtype="step", color=colour, linewidth=1.4, label=label
+    )
     low, high = (0, heights) if errors is None else (heights - errors, 2 * errors)
     ax.bar(lower, high, upper - lower, low, align="edge", color=colour, alpha=0.2, linewidth=0)
 

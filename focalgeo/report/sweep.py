@@ -25,6 +25,7 @@ from focalgeo.report.selection import (
     PLAIN,
     UNCALIBRATED,
     Column,
+    Rows,
     Run,
     grouped,
     loss_title,
@@ -175,8 +176,10 @@ def by_epoch(sweep: Sweep, name: str, **fields: Any) -> Axes | None:
     """Draw the mean over seeds of a diagnostic against the epoch, a line for each member; None of none."""
     lines = {}
     for (line, linestyle), (value, shade) in itertools.product(sweep.lines.items(), sweep.values.items()):
-        epochs = grouped(select(sweep.rows[line, value], Diagnostic, name=name, **fields), "epoch")
-        means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs]
+        means = [
+            replace(rows[0], value=statistics.fmean(row.value for row in rows))
+            for rows in grouped(select(sweep.rows[line, value], Diagnostic, name=name, **fields), "epoch")
+        ]
         lines[joined(value, line)] = means, shade, linestyle
     return figures.courses(lines, "epoch", figures.MEANS[name][1], beside=AXES[sweep.axis][1])
 
@@ -367,7 +370,7 @@ def _panels(sweep, quantities, section):
     ]
 
 
-def sweep_text(rows: Sequence[Row], manifest: Mapping[str, Any]) -> str:
+def sweep_text(rows: Rows, manifest: Mapping[str, Any]) -> str:
     """Return the numbers that figures draw as plain text, and beneath, what would be chosen on val."""
     run = Run(rows, manifest)
     sweep = sweep_of(run)
