@@ -167,11 +167,14 @@ def metric_table(
         )
         titles.append((title.title, title.note or title.unit))
         cells.append([metric_cell(rows.get(column), title, best=is_finding and column == best) for column in columns])
-    lines = [
-        Line(run.method_title(column), _fit_note(run, column), line, "chosen" if column == chosen else "")
-        for column, line in zip(columns, zip(*cells, strict=True), strict=False)
-    ]
-    return Table(corner, titles, lines)
+    return Table(
+        corner,
+        titles,
+        [
+            Line(run.method_title(column), _fit_note(run, column), line, "chosen" if column == chosen else "")
+            for column, line in zip(columns, zip(*cells, strict=True), strict=False)
+        ],
+    )
 
 
 def _fit_note(run: Run, column: Column) -> str:
@@ -209,13 +212,19 @@ def reliability_panels(
 def reliability_section(run: Run, split: str, opening: str = "") -> Section:
     """Return the diagrams of the methods."""
     columns = run.column_of_each(split)
-    fitted = [
-        (run.method_title(column).lower(), criterion_title(column.criterion)) for column in columns if column.criterion
-    ]
     return Section(
         "When it says 80%, is it right 80% of the time?",
         figures=reliability_panels(run, columns, split),
-        notes=say("reliability", split=split, run=run, fitted=fitted),
+        notes=say(
+            "reliability",
+            split=split,
+            run=run,
+            fitted=[
+                (run.method_title(column).lower(), criterion_title(column.criterion))
+                for column in columns
+                if column.criterion
+            ],
+        ),
         layout="diagrams",
         opening=opening,
     )
@@ -387,11 +396,15 @@ def _class_section(run: Run, split: str, chosen: Column) -> Section:
     for rows in gaps.values():
         for column, row in rows.items():
             off[column] += row.low > 0 or row.high < 0
-    counts = [(count, _after(run, column)) for column, count in off.items()]
     return Section(
         "Class by class",
         figures=[Panel("classes", "Probability less share", figures.class_differences(run, gaps))],
-        notes=say("classes", total=len(gaps), off=counts, most=figures.MOST_CLASSES),
+        notes=say(
+            "classes",
+            total=len(gaps),
+            off=[(count, _after(run, column)) for column, count in off.items()],
+            most=figures.MOST_CLASSES,
+        ),
         layout="beside",
     )
 

@@ -18,16 +18,24 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
-from focalgeo.report import selection
 from focalgeo.report.selection import (
     AS_TRAINED,
+    ECE,
     FOCAL,
     HELD_OUT,
+    NLL,
     PLAIN,
     Column,
     Rows,
     Run,
+    criterion_title,
+    grouped,
+    in_training,
     latest_by,
+    loss_title,
+    measured,
+    measured_title,
+    splits_of,
 )
 from focalgeo.report.style import (
     COLOURS,
@@ -159,8 +167,8 @@ def estimates(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
     kind, label = ESTIMATES[name]
     lines = {
-        selection.measured_title(row): [Mark(row.value, *bounds(row), loss_colour(row.loss))]
-        for row in selection.measured(rows, kind, name)
+        measured_title(row): [Mark(row.value, *bounds(row), loss_colour(row.loss))]
+        for row in measured(rows, kind, name)
     }
     if not lines:
         return None
@@ -193,7 +201,7 @@ def courses(lines: Mapping[str, tuple[Rows, Any, str]], across: str, label: str,
 def curvature_course(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split; None of none."""
     kind, label = ESTIMATES[name]
-    return _by_split(selection.in_training(select(rows, kind, name=name)), "loss", "step", label)
+    return _by_split(in_training(select(rows, kind, name=name)), "loss", "step", label)
 
 
 def course(rows: Rows, name: str) -> Axes | None:
@@ -226,10 +234,10 @@ def means(rows: Rows, name: str) -> Axes | None:
 
 def _by_split(rows, field, across, label):
     """Draw a line for each value of a field and each split."""
-    styles, lines = dict(zip(selection.splits_of(rows), itertools.cycle(LINESTYLES))), {}
+    styles, lines = dict(zip(splits_of(rows), itertools.cycle(LINESTYLES))), {}
     for row in rows:
         value = getattr(row, field)
-        title = f"{selection.loss_title(str(value))}, {row.split}"
+        title = f"{loss_title(str(value))}, {row.split}"
         lines.setdefault(title, ([], loss_colour(value), styles.get(row.split, "-")))[0].append(row)
     return courses(lines, across, label)
 
@@ -238,7 +246,7 @@ def _by_split(rows, field, across, label):
 def gradient_norms(rows: Rows, split: str) -> Axes:
     """Draw the share of examples per bin of gradient norm at the first, a middle and the last epoch measured."""
     rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), new_axes()
-    epochs = selection.grouped(rows, "epoch")
+    epochs = grouped(rows, "epoch")
     for place, colour in zip(sorted({0, len(epochs) // 2, len(epochs) - 1}), _EPOCH_COLOURS, strict=False):
         lower, upper, shares = values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
         lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
@@ -258,7 +266,7 @@ def density(rows: Rows, split: str) -> Axes:
     for loss in dict.fromkeys(row.loss for row in rows):
         bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
         shares = values_of(bins, "lower", "upper", "value", "stderr")
-        histogram(ax, *shares, colour=loss_colour(loss), label=selection.loss_title(loss))
+        histogram(ax, *shares, colour=loss_colour(loss), label=loss_title(loss))
     logarithmic_ticks(ax, "y")
     ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(values_of(rows, "lower", "upper")).max())
     ax.xaxis.set_major_formatter(lambda value, _: plain(value))
@@ -322,16 +330,16 @@ def differences(run: Run, split: str = "test") -> Axes | None:
     the worse. A row far beyond the others is an arrow.
     """
     against, competing = reference(run, split), run.column_of_each(split)
-    pairs = {selection.NLL: {}, selection.ECE: {}}
+    pairs = {NLL: {}, ECE: {}}
     for column in run.columns(split) if against else ():
         is_other = column.criterion and column not in competing
-        title = run.method_title(column) + (f", by {selection.criterion_title(column.criterion)}" if is_other else "")
+        title = run.method_title(column) + (f", by {criterion_title(column.criterion)}" if is_other else "")
         for metric, rows in pairs.items():
             parts = dict.fromkeys((split, HELD_OUT))
             pair = (run.difference(metric.title.lower(), part, column, against) for part in parts)
             if pair := list(filter(None, pair)):
                 rows[title] = pair
-    titles = [*pairs[selection.NLL] | pairs[selection.ECE]]
+    titles = [*pairs[NLL] | pairs[ECE]]
     pairs = {metric: rows for metric, rows in pairs.items() if rows}
     if not pairs:
         return None

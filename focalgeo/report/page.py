@@ -11,7 +11,7 @@ from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from focalgeo import records
-from focalgeo.report import calibration, figures, selection, style, sweep
+from focalgeo.report import calibration, figures, style, sweep
 from focalgeo.report.sections import (
     NOTHING,
     Cell,
@@ -28,11 +28,15 @@ from focalgeo.report.sections import (
 from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
+    NLL,
     Rows,
     Run,
     difference_text,
+    finding,
+    grouped,
     in_training,
     latest,
+    latest_by,
     loss_title,
     measured,
     measured_title,
@@ -142,8 +146,8 @@ def _compared(run, first, others):
     n = next(iter(rows.values())).n
     if n < LEAST_EXAMPLES:
         return say("too_few", n=n)
-    findings = {c: selection.finding(row) for c, row in rows.items() if row.p_value < calibration.LEVEL / len(rows)}
-    better = [column for column, finding in findings.items() if finding == "better"]
+    findings = {c: finding(row) for c, row in rows.items() if row.p_value < calibration.LEVEL / len(rows)}
+    better = [column for column, side in findings.items() if side == "better"]
     best = min(better or rows, key=lambda column: rows[column].value)
     ece = run.difference("ece", "test", best, first)
     return say(
@@ -153,7 +157,7 @@ def _compared(run, first, others):
         worse=[*findings.values()].count("worse"),
         best=run.in_words(best),
         plain=plain.lower(),
-        numbers=joined(difference_text(rows[best], selection.NLL), ece and difference_text(ece, ECE)),
+        numbers=joined(difference_text(rows[best], NLL), ece and difference_text(ece, ECE)),
         alike=rows[best].low == rows[best].high == 0,
     )
 
@@ -184,7 +188,11 @@ def _training_sections(rows: Rows) -> list[Section]:
     ]
     # a training row is a mean over as many batches as usually lie between two rows
     apart = np.diff([0, *sorted({row.step for row in select(rows, Scalar, name="loss", split="train")})])
-    about = {"batches": int(statistics.mode([*apart] or [0])), "epoch": latest(rows, Scalar, name="selected_epoch")}
+    notes = say(
+        "training",
+        batches=int(statistics.mode([*apart] or [0])),
+        epoch=latest(rows, Scalar, name="selected_epoch"),
+    )
     rows = in_training(rows)
     means = [
         Panel(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()
@@ -195,14 +203,14 @@ def _training_sections(rows: Rows) -> list[Section]:
         )
         for split in splits_of(select(rows, HistogramBin))[:1]
     ]
-    for bins in selection.grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
+    for bins in grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
         for split in splits_of(bins):
-            bins_of_split = selection.latest_by(select(bins, ReliabilityBin, split=split), "bin")
+            bins_of_split = latest_by(select(bins, ReliabilityBin, split=split), "bin")
             title = f"Reliability on {split}, epoch {style.plain(bins[0].epoch)}"
             drawn = figures.diagram(bins_of_split, sizes="share")
             means.append(Panel(f"diagnostics_reliability_{split}", title, drawn))
     return [
-        Section("Training", figures=courses, notes=say("training", **about)),
+        Section("Training", figures=courses, notes=notes),
         Section("Training, example by example", figures=means, notes=say("diagnostics")),
     ]
 
@@ -273,8 +281,12 @@ def _curvature_words(rows: Rows) -> Markup:
         return Markup()
     ratio = row.value / cross.value
     half = 1.96 * ratio * math.hypot(row.stderr / row.value, cross.stderr / cross.value)
-    about = {"ratio": significant(ratio, 3), "ends": style.ends(ratio - half, ratio + half)}
-    return say("curvature", loss=loss_title(row.loss), **about)
+    return say(
+        "curvature",
+        loss=loss_title(row.loss),
+        ratio=significant(ratio, 3),
+        ends=style.ends(ratio - half, ratio + half),
+    )
 
 
 def _attribution_table(rows: Rows, split: str) -> Table:
@@ -313,10 +325,9 @@ def _attribution_words(rows: Rows, split: str) -> Markup:
     """Sentences on the parts: scaled or not, and by which examples."""
     rows = select(rows, AttributionPart | Diagnostic, split=split, epoch=None)
     beyond = latest(rows, AttributionPart, of="trace", part="beyond_scaling")
-    parts = select(rows, AttributionPart, of="trace", loss=beyond and beyond.loss)
     return say(
         "attribution",
-        parts={row.part: row for row in parts},
+        parts={row.part: row for row in select(rows, AttributionPart, of="trace", loss=beyond and beyond.loss)},
         named={row.name: row for row in select(rows, Diagnostic, quantile=None)},
         quantiles={row.quantile: row for row in select(rows, Diagnostic, name="true_class_probability")},
     )

@@ -75,10 +75,14 @@ def write_list(folder: records.Workdir) -> Path:
         differ |= bool(pairs)
         is_finished = (folder / name / "report.html").exists()
         what = f"calibration of {run.data_title}" if kind == "calibration" else f"{run.data_title}, {run.loss}"
-        words = say("listed", created=created, what=what, is_finished=is_finished, text=headline)
         link = f"{quote(os.fsencode(name))}/report.html" if is_finished else ""
-        heading = say("linked", name=short(str(name), 120), page=link)
-        parts.append(Section(heading, words, lists={"": dict(pairs[:_MOST_DIFFERENCES])}))
+        parts.append(
+            Section(
+                say("linked", name=short(str(name), 120), page=link),
+                say("listed", created=created, what=what, is_finished=is_finished, text=headline),
+                lists={"": dict(pairs[:_MOST_DIFFERENCES])},
+            )
+        )
     table = Table("Run", list(_COLUMNS), lines if len(lines) > 1 else ())
     first = Section("Test split, as trained and after temperature scaling by NLL", tables=[table])
     return sections.write_page(

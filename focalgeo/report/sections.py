@@ -168,8 +168,8 @@ _TEMPLATES.filters |= {
 
 def say(sentence: str, **numbers: Any) -> Markup:
     """Return a sentence of sentences.html about these numbers, in one line; "" where it has nothing to say."""
-    text = getattr(_TEMPLATES.get_template("sentences.html").module, sentence)(**numbers)
-    return Markup(re.sub(r"[ \n]+", " ", text).strip(" "))
+    macro = getattr(_TEMPLATES.get_template("sentences.html").module, sentence)
+    return Markup(re.sub(r"[ \n]+", " ", macro(**numbers)).strip(" "))
 
 
 def write_page(

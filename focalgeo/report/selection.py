@@ -81,7 +81,7 @@ class Run(NamedTuple):
             return "an unnamed loss"
         gamma = self.setting("loss.gamma") if "gamma" in self.manifest.get("loss_values", ()) else None
         numbers = {"γ": gamma, "trace penalty": self.setting("loss.trace_penalty") or None}
-        values = [f"{title}\u00a0=\u00a0{plain(value)}" for title, value in numbers.items() if value is not None]
+        values = (f"{title}\u00a0=\u00a0{plain(value)}" for title, value in numbers.items() if value is not None)
         return ", ".join([loss_title(short(name)), *values])
 
     def at_chance(self) -> list[Metric]:
@@ -138,8 +138,16 @@ class Run(NamedTuple):
         """Return a metric with one method less that with another, whichever of them stands first in the rows."""
         for first, second in ((column, against), (against, column)):
             by = None if second.criterion == first.criterion else second.criterion
-            pair = {"against": second.method, "against_criterion": by, **first._asdict()}
-            if row := latest(self.rows, Difference, name=f"{name}_difference", split=split, **pair):
+            row = latest(
+                self.rows,
+                Difference,
+                name=f"{name}_difference",
+                split=split,
+                against=second.method,
+                against_criterion=by,
+                **first._asdict(),
+            )
+            if row:
                 return row if first == column else replace(row, value=-row.value, low=-row.high, high=-row.low)
         return None
 

@@ -143,8 +143,16 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     for quantity in quantities:
         for (line, linestyle), numbers in zip(sweep.lines.items(), quantity.numbers, strict=True):
             value, _, low, high, _ = np.transpose([mean(seeds) for seeds in numbers])
-            look = {"label": joined(quantity.legend, line), "linestyle": linestyle}
-            style.bands(ax, range(len(value)), value, low, high, colour=quantity.colour, **look)
+            style.bands(
+                ax,
+                range(len(value)),
+                value,
+                low,
+                high,
+                colour=quantity.colour,
+                label=joined(quantity.legend, line),
+                linestyle=linestyle,
+            )
             ax.plot(numbers, "_", color=style.COLOURS[quantity.colour], alpha=0.45, markersize=7)
     ax.set_xticks(range(len(sweep.values)), sweep.values)
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=quantity.figure[3])
@@ -258,8 +266,8 @@ def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: b
             lines.append(Line(quantity.title, "", [_cell(mean(seeds)) for seeds in numbers]))
             less = list(map(mean, numbers[1:] - numbers[0]))
             if differences and any(value.n > 1 for value in less):
-                cells = [Cell(""), *(_cell(value, 3, is_difference=True) for value in less)]
-                lines.append(Line("", f"less at {sweep.heads[0]}, paired", cells))
+                cells = (_cell(value, 3, is_difference=True) for value in less)
+                lines.append(Line("", f"less at {sweep.heads[0]}, paired", [Cell(""), *cells]))
         tables.append(Table(title or "Mean over seeds", [(head, "") for head in sweep.heads], lines))
     return tables
 
@@ -301,8 +309,16 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
         by = f"{title.title} {after}"
         lines.append(Line(joined(by, title.unit), "", [Cell(names[chosen], note), *means, Cell(names[best]), cost]))
         if not sentence or (name, column) == ("nll", BY_NLL):
-            about = {"cost": cost, "unit": title.unit, "seeds": n, "left_out": left_out}
-            sentence = say("choice", by=by, value=names[chosen], best=names[best], **about)
+            sentence = say(
+                "choice",
+                by=by,
+                value=names[chosen],
+                best=names[best],
+                cost=cost,
+                unit=title.unit,
+                seeds=n,
+                left_out=left_out,
+            )
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
     return Table("Chosen by", heads, lines), sentence
 
