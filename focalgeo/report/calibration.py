@@ -232,8 +232,8 @@ def reliability_section(run: Run, split: str, opening: str = "") -> Section:
 
 def difference_section(run: Run, split: str) -> Section:
     """Return the plot of differences to temperature scaling."""
-    against = figures.reference(run, split)
-    title = f"Each method less {run.fitted_title(against).lower()}" if against else ""
+    against = figures.reference(run, split) or AS_TRAINED
+    title = f"Each method less {run.fitted_title(against).lower()}"
     return Section(
         "Is a method better than temperature scaling?",
         figures=[Panel("differences", title, figures.differences(run, split))],
@@ -411,6 +411,8 @@ def _class_section(run: Run, split: str, chosen: Column) -> Section:
 
 def _two_classes(run, split, opening):
     """The two kinds of ECE of a two-class problem side by side, and other metrics of P(1)."""
+    if not select(run.rows, Metric, name="class1_ece", split=split):
+        return Section("")
     titles = {
         "ece": ECE._replace(title="Top-label ECE", note="probability of the predicted class"),
         "class1_ece": ECE._replace(title="Class-1 ECE", note="P(1), whatever is predicted"),
@@ -421,8 +423,6 @@ def _two_classes(run, split, opening):
         Line(run.fitted_title(of), "", [metric_cell(run.metric(of, name, split), titles[name]) for name in titles])
         for of in columns
     ]
-    if not select(run.rows, Metric, name="class1_ece", split=split):
-        return Section("")
     return Section(
         "Two classes: top-label and class-1 calibration",
         words=say("two_classes"),
@@ -440,8 +440,8 @@ def _group_section(run: Run, column: Column, split: str) -> Section:
     groups = sorted(latest_by(rows, "group"), key=lambda row: -row.value)
     if not groups:
         return Section("")
-    heads = {"Accuracy": (AS_TRAINED, "group_accuracy")}
-    heads |= {f"ECE, {run.method_title(of).lower()}": (of, "group_ece") for of in (AS_TRAINED, column)}
+    eces = {f"ECE, {run.method_title(of).lower()}": (of, "group_ece") for of in (AS_TRAINED, column)}
+    heads = {"Accuracy": (AS_TRAINED, "group_accuracy"), **eces}
     lines = [
         Line(
             row.group,
@@ -455,7 +455,7 @@ def _group_section(run: Run, column: Column, split: str) -> Section:
     ]
     return Section(
         "Group by group",
-        say("worst_group", name=_after(run, column), row=groups[0], total=len(groups)),
+        say("worst_group", name=_after(run, column), groups=groups),
         [Table("Group", [(head, "") for head in ("Examples", *heads)], lines)],
         notes=say("groups"),
     )

@@ -265,8 +265,8 @@ def density(rows: Rows, split: str) -> Axes:
     ax = new_axes(6.4, 3.3)
     for loss in dict.fromkeys(row.loss for row in rows):
         bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
-        shares = values_of(bins, "lower", "upper", "value", "stderr")
-        histogram(ax, *shares, colour=loss_colour(loss), label=loss_title(loss))
+        numbers = values_of(bins, "lower", "upper", "value", "stderr")
+        histogram(ax, *numbers, colour=loss_colour(loss), label=loss_title(loss))
     logarithmic_ticks(ax, "y")
     ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(values_of(rows, "lower", "upper")).max())
     ax.xaxis.set_major_formatter(lambda value, _: plain(value))

@@ -123,12 +123,11 @@ def verdict(run: Run) -> Markup:
     first, *others = [column for column in run.column_of_each() if column != AS_TRAINED] or [None]
     return say(
         "verdict",
-        loss=run.loss,
+        run=run,
         accuracy=run.metric(AS_TRAINED, "accuracy"),
         before=run.metric(AS_TRAINED, "ece"),
         after=first and run.metric(first, "ece"),
         first=first and run.in_words(first),
-        chance=run.at_chance(),
         compared=_compared(run, first, others) if first else "",
     )
 
@@ -204,11 +203,14 @@ def _training_sections(rows: Rows) -> list[Section]:
         for split in splits_of(select(rows, HistogramBin))[:1]
     ]
     for bins in grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
-        for split in splits_of(bins):
-            bins_of_split = latest_by(select(bins, ReliabilityBin, split=split), "bin")
-            title = f"Reliability on {split}, epoch {style.plain(bins[0].epoch)}"
-            drawn = figures.diagram(bins_of_split, sizes="share")
-            means.append(Panel(f"diagnostics_reliability_{split}", title, drawn))
+        means += [
+            Panel(
+                f"diagnostics_reliability_{split}",
+                f"Reliability on {split}, epoch {style.plain(bins[0].epoch)}",
+                figures.diagram(latest_by(select(bins, ReliabilityBin, split=split), "bin"), sizes="share"),
+            )
+            for split in splits_of(bins)
+        ]
     return [
         Section("Training", figures=courses, notes=notes),
         Section("Training, example by example", figures=means, notes=say("diagnostics")),

@@ -60,8 +60,8 @@ def write_list(folder: records.Workdir) -> Path:
             kind, _, headline = page.kind_of(run)
             runs.append((manifest.get("created", ""), kind, name, run, settings, headline(run)))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            words = say("listed", what="cannot be read", text=short(str(error), 500))
-            unreadable.append(Section(short(str(name), 120), words))
+            why = say("listed", what="cannot be read", text=short(str(error), 500))
+            unreadable.append(Section(short(str(name), 120), why))
     lines, parts, differ = [], [], False
     for created, kind, name, run, settings, headline in sorted(runs, key=lambda entry: entry[0], reverse=True):
         if kind != "sweep":
@@ -84,11 +84,14 @@ def write_list(folder: records.Workdir) -> Path:
             )
         )
     table = Table("Run", list(_COLUMNS), lines if len(lines) > 1 else ())
-    first = Section("Test split, as trained and after temperature scaling by NLL", tables=[table])
     return sections.write_page(
         path,
         f"Runs in {short(folder.resolve().name, 120)}",
-        [first, *parts, *unreadable],
+        [
+            Section("Test split, as trained and after temperature scaling by NLL", tables=[table]),
+            *parts,
+            *unreadable,
+        ],
         verdict=say("runs", count=len(parts) + len(unreadable), differ=differ),
         contents=False,
     )

@@ -81,14 +81,17 @@ class Run(NamedTuple):
             return "an unnamed loss"
         gamma = self.setting("loss.gamma") if "gamma" in self.manifest.get("loss_values", ()) else None
         numbers = {"γ": gamma, "trace penalty": self.setting("loss.trace_penalty") or None}
-        values = (f"{title}\u00a0=\u00a0{plain(value)}" for title, value in numbers.items() if value is not None)
+        values = [f"{title}\u00a0=\u00a0{plain(value)}" for title, value in numbers.items() if value is not None]
         return ", ".join([loss_title(short(name)), *values])
 
     def at_chance(self) -> list[Metric]:
         """Return the test accuracies as trained that cannot be told from guessing, of K classes from 1 / K."""
         classes = len(self.manifest.get("data", {}).get("classes", ()))
-        rows = select(self.rows, Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
-        return [row for row in rows if classes and row.low is not None and row.low <= 1 / classes]
+        return [
+            row
+            for row in select(self.rows, Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
+            if classes and row.low is not None and row.low <= 1 / classes
+        ]
 
     def method_title(self, column: Column) -> str:
         """Return the title of a column's method, such as "Temperature scaling"."""

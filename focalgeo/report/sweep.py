@@ -20,7 +20,6 @@ from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table,
 from focalgeo.report.selection import (
     AS_TRAINED,
     BY_NLL,
-    CRITERION,
     FOCAL,
     PLAIN,
     UNCALIBRATED,
@@ -114,8 +113,7 @@ def sweep_of(run: Run) -> Sweep:
 
 def headline(run: Run) -> Markup:
     """Return the sentence on which values are swept."""
-    sweep = sweep_of(run)
-    return say("sweep_of", axis=sweep.axis.replace("_", " "), values=sweep.values)
+    return say("sweep_of", sweep=sweep_of(run))
 
 
 def member_text(row: Row) -> str:
@@ -251,8 +249,8 @@ def _own_fits(run):
     fits = {}
     for column in run.column_of_each():
         for name, symbol in symbols_of(run.fits(column)).items():
-            values = (row.value for row in select(run.rows, Fit, name=name, **column._asdict()))
-            fits.setdefault((name, *values), (column, name, symbol))
+            rows = select(run.rows, Fit, name=name, **column._asdict())
+            fits.setdefault((name, *(row.value for row in rows)), (column, name, symbol))
     return list(fits.values())
 
 
@@ -344,12 +342,12 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         Section(
             "Calibration",
             figures=_panels(sweep, lines, "Calibration"),
-            notes=say("sweep_calibration", fits=fits, criterion=CRITERION.upper()),
+            notes=say("sweep_calibration", fits=fits, run=run),
         ),
         Section(
             "Curvature",
             figures=_panels(sweep, lines, "Curvature") + flatness,
-            notes=say("sweep_curvature", examples=run.setting("curvature.examples")),
+            notes=say("sweep_curvature", run=run),
         ),
         Section("While training", figures=courses, notes=say("sweep_diagnostics")),
         Section(
@@ -363,18 +361,22 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         ),
         sections.record(run, "The sweep", members=True),
     ]
-    lead = say(
-        "sweep",
-        choice=sentence,
-        members=len({member_text(row) for row in select(run.rows, Metric, method=UNCALIBRATED)}),
-        axis=AXES[sweep.axis][0],
-        sweep=sweep,
-        stopped=[f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")],
-        chance=[member_text(row) for row in run.at_chance()],
-    )
     loss = loss_title(style.short(run.setting("loss.name") or "runs"))
     title = f"{run.data_title or 'A sweep'}: {loss} along {AXES[sweep.axis][1]}"
-    return sections.write_page(path, title, parts, verdict=lead)
+    return sections.write_page(
+        path,
+        title,
+        parts,
+        verdict=say(
+            "sweep",
+            choice=sentence,
+            members=len({member_text(row) for row in select(run.rows, Metric, method=UNCALIBRATED)}),
+            axis=AXES[sweep.axis][0],
+            sweep=sweep,
+            stopped=[f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")],
+            chance=[member_text(row) for row in run.at_chance()],
+        ),
+    )
 
 
 def _panels(sweep, quantities, section):
