@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from jinja2 import UndefinedError
 from msgspec.structs import replace
 
 from focalgeo import records
@@ -59,9 +60,10 @@ def write_list(folder: records.Workdir) -> Path:
             settings = sections.settings(manifest.get("config", {}))
             kind, _, headline = page.kind_of(run)
             runs.append((manifest.get("created", ""), kind, name, run, settings, headline(run)))
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            why = say("listed", what="cannot be read", text=short(str(error), 500))
-            unreadable.append(Section(short(str(name), 120), why))
+        except (AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
+            unreadable.append(
+                Section(short(str(name), 120), say("listed", what="cannot be read", text=short(str(error), 500)))
+            )
     lines, parts, differ = [], [], False
     for created, kind, name, run, settings, headline in sorted(runs, key=lambda entry: entry[0], reverse=True):
         if kind != "sweep":
