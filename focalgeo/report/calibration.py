@@ -4,7 +4,7 @@ A method is chosen on val and measured on test, and the sentences keep the two a
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,29 +13,29 @@ import numpy as np
 from markupsafe import Markup
 
 from focalgeo.report import figures, sections
-from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, panels, say
+from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, say
 from focalgeo.report.selection import (
     AS_TRAINED,
-    CRITERION,
     ECE,
     FOCAL,
     HELD_OUT,
     LOSS_IMPLIED,
+    NLL,
     Column,
+    Rows,
     Run,
     criterion_title,
     difference_text,
-    is_better,
-    is_worse,
+    finding,
     latest_by,
 )
-from focalgeo.report.style import plain, rounded, short
-from focalgeo.rows import LEAST_EXAMPLES, Metric, Row, select
+from focalgeo.report.style import rounded, short
+from focalgeo.rows import LEAST_EXAMPLES, Metric, select
 from focalgeo.types import METRIC_OF
 
 _OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
-_LEAST_P, LEVEL = 0.0001, 0.05  # shown; of the score test
+LEVEL = 0.05  # two-sided, of the score test, or of one difference alone
 
 # Plain NumPy for a page to show: it applies a calibrator.json on a machine without focalgeo, method by method. Each
 # text takes `logits`, an array [examples, classes], and leaves `probs` of that shape. It computes in float64 and in
@@ -144,33 +144,37 @@ def metric_table(
     split: str,
     corner: str,
     *,
-    criterion: str = CRITERION,
     chosen: Column | None = None,
     names: Sequence[str] = (),
-) -> Table | None:
-    """Return a line for each fit of each method on one split, and a column for each metric; None without such rows.
+) -> Table:
+    """Return a line for each fit of each method on one split, and a column for each metric.
 
-    Bold is a value that is better beyond noise than that of every other method by `criterion`, and of no line worse.
+    Bold is a value that is better beyond noise than that of every other method by the run's criterion, and of no line
+    worse.
     names: of metrics; else those asked for, NLL and Brier score.
     """
-    columns, competing, cells = run.columns(split), run.column_of_each(split, criterion=criterion), []
+    columns, competing, cells = run.columns(split), run.column_of_each(split), []
     wanted = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"]
     titles = []
     for name, title in run.metrics.items():
-        rows = {column: run.metric(column, name, split) for column in columns}
-        values = {column: row.value for column, row in rows.items() if row}
-        if name not in wanted or not values:
+        rows = {column: row for column in columns if (row := run.metric(column, name, split))}
+        if name not in wanted or not rows:
             continue
-        best = (min if title.best == "low" else max)(values, key=values.get)
-        pairs = [run.difference(name, split, best, other) for other in competing if other in values and other != best]
-        is_finding = title.best != "middle" and bool(pairs) and all(is_better(pair, title.best) for pair in pairs)
+        best = (min if title.best == "low" else max)(rows, key=lambda column: rows[column].value)
+        pairs = [run.difference(name, split, best, other) for other in competing if other in rows and other != best]
+        is_finding = (
+            title.best != "middle" and bool(pairs) and all(finding(pair, title.best) == "better" for pair in pairs)
+        )
         titles.append((title.title, title.note or title.unit))
-        cells.append([metric_cell(rows[column], title, best=is_finding and column == best) for column in columns])
-    lines = [
-        Line(run.method_title(column.method), _fit_note(run, column), line, "chosen" if column == chosen else "")
-        for column, line in zip(columns, zip(*cells, strict=True), strict=False)
-    ]
-    return Table(corner, titles, lines) if lines else None
+        cells.append([metric_cell(rows.get(column), title, best=is_finding and column == best) for column in columns])
+    return Table(
+        corner,
+        titles,
+        [
+            Line(run.method_title(column), _fit_note(run, column), line, "chosen" if column == chosen else "")
+            for column, line in zip(columns, zip(*cells, strict=True), strict=False)
+        ],
+    )
 
 
 def _fit_note(run: Run, column: Column) -> str:
@@ -180,57 +184,60 @@ def _fit_note(run: Run, column: Column) -> str:
     )
     by = f"by {criterion_title(column.criterion)}" if column.criterion else by
     title = run.fitted_title(column)
-    same = f"that is {title.lower()}" if title != run.method_title(column.method) else ""
+    same = f"that is {title.lower()}" if title != run.method_title(column) else ""
     return joined(by, *run.fitted_values(column), same)
 
 
-def results_text(rows: Sequence[Row], manifest: Mapping[str, Any], split: str) -> str:
+def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     """Return the main metrics of each method by each criterion as plain text, a line for each."""
     corner = "on val, cross-fitted" if split == HELD_OUT else f"on {split}"
-    table = metric_table(Run(rows, manifest), split, corner, names=PRINTED)
-    return sections.as_text(table) if table else corner
+    return sections.as_text(metric_table(Run(rows, manifest), split, corner, names=PRINTED))
 
 
 def reliability_panels(
-    run: Run, columns: Sequence[Column], split: str = "test", *, name: str = "reliability", file: str = ""
+    run: Run, columns: Sequence[Column], split: str, *, name: str = "reliability", file: str = ""
 ) -> list[Panel]:
     """Return a reliability diagram for each column that has bins `name`."""
-    bins = {
-        column.method: rows for column in columns if (rows := figures.bins_of(run.rows, column, split=split, name=name))
-    }
     return [
         Panel(
-            f"{file or name}_{method}",
-            run.method_title(method),
-            figures.diagram(rows, colour=run.method_colour(method)),
+            f"{file or name}_{column.method}",
+            run.method_title(column),
+            figures.diagram(bins, colour=run.method_colour(column)),
         )
-        for method, rows in bins.items()
+        for column in columns
+        if (bins := figures.bins_of(run.rows, column, split=split, name=name))
     ]
 
 
-def reliability_section(run: Run, columns: Sequence[Column], split: str, examples: str, opening: str = "") -> Section:
+def reliability_section(run: Run, split: str, opening: str = "") -> Section:
     """Return the diagrams of the methods."""
-    fitted = [column for column in columns if column.criterion]
-    others = [column for column in fitted if column.criterion != fitted[0].criterion]
-    by = [criterion_title(column.criterion) for column in fitted[:1]]
-    by += [f"{run.method_title(method).lower()} by {criterion_title(criterion)}" for method, criterion in others]
+    columns = run.column_of_each(split)
     return Section(
         "When it says 80%, is it right 80% of the time?",
         figures=reliability_panels(run, columns, split),
-        notes=say("reliability", examples=examples, bins=run.setting("evaluation.num_bins"), by=", ".join(by)),
+        notes=say(
+            "reliability",
+            split=split,
+            run=run,
+            fitted=[
+                (run.method_title(column).lower(), criterion_title(column.criterion))
+                for column in columns
+                if column.criterion
+            ],
+        ),
         layout="diagrams",
         opening=opening,
     )
 
 
-def difference_section(run: Run, split: str, criterion: str, marks: str) -> Section:
+def difference_section(run: Run, split: str) -> Section:
     """Return the plot of differences to temperature scaling."""
-    against = figures.reference(run, split, criterion)
-    title = f"Each method less {run.fitted_title(against).lower()}" if against else ""
+    against = figures.reference(run, split) or AS_TRAINED
+    title = f"Each method less {run.fitted_title(against).lower()}"
     return Section(
         "Is a method better than temperature scaling?",
-        figures=panels(("differences", title, figures.differences(run, split, criterion=criterion))),
-        notes=say("differences", marks=marks),
+        figures=[Panel("differences", title, figures.differences(run, split))],
+        notes=say("differences", run=run, split=split),
         layout="beside",
     )
 
@@ -238,48 +245,57 @@ def difference_section(run: Run, split: str, criterion: str, marks: str) -> Sect
 def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
     """Return what the loss-implied map says of the miscalibration that the focal loss itself caused."""
     columns = AS_TRAINED, Column(LOSS_IMPLIED)
-    before, after = (run.metric(column, "ece", split) for column in columns)
-    row = run.difference("ece", split, columns[1], AS_TRAINED)
-    title = "Loss-implied map: what the training loss did"
+    row = run.difference("ece", split, *reversed(columns))
     if gamma is None or row is None:
-        return Section(title)
-    words = say(
-        "loss_implied",
-        gamma=gamma,
-        before=before,
-        after=after,
-        difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
-        better=is_better(row),
-        worse=is_worse(row),
-        # Confidence less accuracy, summed over the examples: above 0 is overconfident.
-        gaps=[
-            sum(of.n * (of.confidence - of.value) for of in figures.bins_of(run.rows, column, split=split))
-            for column in columns
-        ],
+        return Section("")
+    return Section(
+        "Loss-implied map: what the training loss did",
+        say(
+            "loss_implied",
+            gamma=gamma,
+            eces=[run.metric(column, "ece", split) for column in columns],
+            difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
+            finding=finding(row),
+            # Confidence less accuracy, summed over the examples: above 0 is overconfident.
+            gaps=[
+                sum(of.n * (of.confidence - of.value) for of in figures.bins_of(run.rows, column, split=split))
+                for column in columns
+            ],
+        ),
+        figures=reliability_panels(run, columns, split, file="loss_implied"),
     )
-    return Section(title, words, figures=reliability_panels(run, columns, split, file="loss_implied"))
 
 
 def search_section(run: Run, search: Mapping[str, Any]) -> Section:
     """Return the surface of each criterion over (gamma, T)."""
-    surfaces = [
-        (f"search_{name}", f"{name.upper()} over γ and T", figures.search_surface(run.rows, search, name))
-        for name in (("ece", "nll") if search else ())
-    ]
-    return Section("Where γ and T were chosen", figures=panels(*surfaces), notes=say("search"), layout="wide")
+    return Section(
+        "Where γ and T were chosen",
+        figures=[
+            Panel(
+                f"search_{title.title.lower()}",
+                f"{title.title} over γ and T",
+                figures.search_surface(run, search, title),
+            )
+            for title in ((ECE, NLL) if search else ())
+        ],
+        notes=say("search"),
+        layout="wide",
+    )
 
 
-def bold_words(run: Run, split: str, criterion: str) -> Markup:
+def bold_words(run: Run, split: str) -> Markup:
     """Return the sentences beneath a table of metrics: what is bold, and whether methods may change the accuracy."""
-    kept = all(run.methods.get(column.method, {}).get("keeps_class") for column in run.columns(split))
-    return say("bold", criterion=criterion_title(criterion), kept=kept)
+    return say(
+        "bold",
+        criterion=criterion_title(run.criterion),
+        kept=all(run.methods.get(column.method, {}).get("keeps_class") for column in run.columns(split)),
+    )
 
 
 def _choice(run: Run) -> tuple[Column, str]:
     """The method to use, and the metric by which it was chosen."""
-    entry = run.manifest["calibration"]
-    choice, criterion = entry["choice"], entry["criterion"]
-    return Column(choice["method"], choice["criterion"]), METRIC_OF.get(criterion, criterion)
+    choice = run.manifest["calibration"]["choice"]
+    return Column(choice["method"], choice["criterion"]), METRIC_OF.get(run.criterion, run.criterion)
 
 
 def verdict(run: Run) -> Markup:
@@ -287,87 +303,66 @@ def verdict(run: Run) -> Markup:
     (chosen, metric), entry = _choice(run), run.manifest["calibration"]
     split, test, leave = entry["split"], entry.get("score_test"), chosen == AS_TRAINED
     plainest = Column(**entry["plainest"])
-    fitted = [column for column in run.column_of_each(HELD_OUT, criterion=entry["criterion"]) if column.criterion]
+    fitted = [column for column in run.column_of_each(HELD_OUT) if column.criterion]
     against = [*fitted, AS_TRAINED][0] if leave else AS_TRAINED
-
-    def differences(split, *names, pair, named=True):
-        rows = {name: run.difference(name, split, *pair) for name in names}
-        return ", ".join(difference_text(row, run.metrics[name], named=named) for name, row in rows.items() if row)
-
-    pair = (against, chosen) if leave else (chosen, against)
-    row, evidence = run.difference(metric, HELD_OUT, *pair), {"n": 0}
-    if row:
-        p_value = test["p_value"] if test else 0.0
-        evidence = {
-            "n": row.n,
-            "few": row.n < LEAST_EXAMPLES,
-            "numbers": differences(HELD_OUT, metric, pair=pair),
-            "score": f"p\u00a0=\u00a0{rounded(p_value, 2)}" if p_value >= _LEAST_P else f"p\u00a0<\u00a0{_LEAST_P}",
-            "plainest": "" if plainest in (chosen, AS_TRAINED) else run.fitted_title(plainest).lower(),
-            "cost": differences(HELD_OUT, metric, pair=(plainest, chosen)),
-        }
-    evidence["refused"] = len(entry["refused"]) >= len(fitted)
-    evidence["tested"] = test and test["p_value"] >= LEVEL
-    sentences = [say("on_val", use=run.in_words(chosen), leave=leave, **evidence)]
+    row, cost = (run.difference(metric, HELD_OUT, *pair) for pair in ((chosen, against), (plainest, chosen)))
+    on_val = say(
+        "on_val",
+        use=run.in_words(chosen),
+        leave=leave,
+        score=rounded(test["p_value"], 2) if test and test["p_value"] >= LEVEL else "",
+        refused=len(entry["refused"]) >= len(fitted),
+        n=row and row.n,
+        least=LEAST_EXAMPLES,
+        numbers=row and difference_text(row, run.metrics[metric]),
+        plainest="" if plainest in (chosen, AS_TRAINED) else run.fitted_title(plainest).lower(),
+        cost=cost and difference_text(cost, run.metrics[metric]),
+    )
     if split == HELD_OUT:
-        return sentences[0] + " " + say("no_test")
-    judged, n = [], 0
-    for name in ("nll", "ece"):
-        if row := run.difference(name, split, chosen, against):
-            said = (
-                "agrees" if is_better(row) else "speaks against it" if is_worse(row) else "does not tell the two apart"
-            )
-            judged.append((said, name.upper(), differences(split, name, pair=(chosen, against), named=False)))
-            n = row.n
-    if judged:
-        numbers = differences(split, "nll", "ece", pair=(chosen, against))
-        judged = judged if len({said for said, *_ in judged}) > 1 else judged[:1]
-        sentences.append(say("on_test", n=n, few=n < LEAST_EXAMPLES, numbers=numbers, judged=judged))
-    return Markup(" ").join(sentences)
+        return on_val + " " + say("no_test")
+    judged = [
+        (row.n, finding(row), name.upper(), difference_text(row, run.metrics[name], named=False))
+        for name in ("nll", "ece")
+        if (row := run.difference(name, split, chosen, against))
+    ]
+    return (on_val + " " + say("on_test", judged=judged, least=LEAST_EXAMPLES)).rstrip()
 
 
 def _elsewhere(run: Run) -> list[Markup]:
     """A line for each method from elsewhere that is better than the chosen one beyond noise."""
-    lines, split, (chosen, metric) = [], run.manifest["calibration"]["split"], _choice(run)
-    for column in run.columns(split):
-        row = run.difference(metric, split, column, chosen)
-        if column.method not in run.methods and is_better(row) and row.n >= LEAST_EXAMPLES:
-            numbers = difference_text(row, run.metrics[metric])
-            lines.append(say("elsewhere", method=run.method_title(column.method), numbers=numbers))
-    return lines
+    split, (chosen, metric) = run.manifest["calibration"]["split"], _choice(run)
+    return [
+        say("elsewhere", method=run.method_title(column), numbers=difference_text(row, run.metrics[metric]))
+        for column in run.columns(split)
+        if column.method not in run.methods
+        and finding(row := run.difference(metric, split, column, chosen)) == "better"
+        and row.n >= LEAST_EXAMPLES
+    ]
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
     entry, (chosen, _) = run.manifest["calibration"], _choice(run)
-    split, criterion, title = entry["split"], entry["criterion"], run.method_title(chosen.method)
-    columns, is_held_out = run.column_of_each(split, criterion=criterion), split == HELD_OUT
-    marks = "Filled marks: the test set. Hollow: held-out parts of val, by which a method was chosen"
-    intervals = say(
-        "intervals_of_calibration",
-        resamples=run.setting("evaluation.num_resamples"),
-        bins=run.setting("evaluation.num_bins"),
-        cross_fitted=is_held_out,
-        clusters=run.setting(f"inputs.{'val' if is_held_out else split}.clusters"),
-    )
+    split, title = entry["split"], run.method_title(chosen)
     refused = defaultdict(list)
     for name, why in entry["refused"].items():
-        refused[why].append(run.method_title(name).lower())
-    reasons = "; ".join(f"{', '.join(names)} ({why})" for why, names in refused.items())
-    corner = "Cross-fitted" if is_held_out else "Test split"
+        refused[why].append(run.method_title(Column(name)).lower())
+    corner = "Cross-fitted" if split == HELD_OUT else "Test split"
     parts = [
-        reliability_section(run, columns, split, corner.removesuffix(" split"), title),
+        reliability_section(run, split, title),
         Section(
             "Before and after calibration",
-            tables=[metric_table(run, split, corner, criterion=criterion, chosen=chosen)],
-            notes=bold_words(run, split, criterion) + say("refused", reasons=reasons) + intervals,
+            tables=[metric_table(run, split, corner, chosen=chosen)],
+            notes=bold_words(run, split)
+            + say("refused", refused=refused)
+            + say("intervals_of_calibration", run=run, split=split),
         ),
-        difference_section(run, split, criterion, "Cross-fitted examples of val" if is_held_out else marks),
-        _class_section(run, split, chosen, criterion),
-        _two_classes(run, columns, split, title),
+        difference_section(run, split),
+        _class_section(run, split, chosen),
+        _two_classes(run, split, title),
         loss_implied_section(run, entry.get("trained_gamma"), split),
         _group_section(run, chosen, split),
-        search_section(run, search if FOCAL in [column.method for column in columns] else {}),
+        search_section(run, search if FOCAL in [column.method for column in run.column_of_each(split)] else {}),
         _apply_section(run, entry["choice"]),
         sections.record(
             run,
@@ -377,47 +372,57 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
                 "Wall time": sections.phases(run.rows),
                 "Versions": sections.manifest_settings(run, "created", "platform", "versions"),
             },
-            files="manifest.json, metrics.jsonl and search.npz",
             folder="FOLDER",
         ),
     ]
-    warnings, lead = [*_elsewhere(run), *entry["warnings"]], say("paragraph", text=verdict(run), kind="lead")
-    return sections.write_page(path, f"Calibration of {run.data_title}", parts, verdict=lead, warnings=warnings)
+    return sections.write_page(
+        path,
+        f"Calibration of {run.data_title}",
+        parts,
+        lead=verdict(run),
+        warnings=[*_elsewhere(run), *entry["warnings"]],
+    )
 
 
 def _after(run: Run, column: Column) -> str:
     return "as given" if column == AS_TRAINED else f"after {run.fitted_title(column).lower()}"
 
 
-def _class_section(run: Run, split: str, chosen: Column, criterion: str) -> Section:
-    gaps = figures.class_gaps(run, split, chosen, criterion)
-    total = len({name for rows in gaps.values() for name in rows})
-    if not total:
+def _class_section(run: Run, split: str, chosen: Column) -> Section:
+    gaps = figures.class_gaps(run, split, chosen)
+    if not gaps:
         return Section("")
-    off = {column: sum(row.low > 0 or row.high < 0 for row in rows.values()) for column, rows in gaps.items()}
-    counts = ", ".join(f"{count} {_after(run, column)}" for column, count in off.items())
-    chance, most = plain(round(0.05 * total, 2)), figures.MOST_CLASSES
+    off = Counter()
+    for rows in gaps.values():
+        for column, row in rows.items():
+            off[column] += row.low > 0 or row.high < 0
     return Section(
         "Class by class",
-        figures=panels(("classes", "Probability less share", figures.class_differences(run, gaps))),
-        notes=say("classes", total=total, parts=counts, chance=chance, most=most),
+        figures=[Panel("classes", "Probability less share", figures.class_differences(run, gaps))],
+        notes=say(
+            "classes",
+            total=len(gaps),
+            off=[(count, _after(run, column)) for column, count in off.items()],
+            most=figures.MOST_CLASSES,
+        ),
         layout="beside",
     )
 
 
-def _two_classes(run, columns, split, opening):
+def _two_classes(run, split, opening):
     """The two kinds of ECE of a two-class problem side by side, and other metrics of P(1)."""
+    if not select(run.rows, Metric, name="class1_ece", split=split):
+        return Section("")
     titles = {
         "ece": ECE._replace(title="Top-label ECE", note="probability of the predicted class"),
         "class1_ece": ECE._replace(title="Class-1 ECE", note="P(1), whatever is predicted"),
     }
     titles |= {name: title for name, title in run.metrics.items() if name in _OF_CLASS_ONE}
+    columns = run.column_of_each(split)
     lines = [
         Line(run.fitted_title(of), "", [metric_cell(run.metric(of, name, split), titles[name]) for name in titles])
         for of in columns
     ]
-    if not select(run.rows, Metric, name="class1_ece", split=split):
-        return Section("")
     return Section(
         "Two classes: top-label and class-1 calibration",
         words=say("two_classes"),
@@ -431,19 +436,29 @@ def _two_classes(run, columns, split, opening):
 
 def _group_section(run: Run, column: Column, split: str) -> Section:
     """A line for each group, worst calibrated first: examples, accuracy, ECE as given and after the method."""
-    groups = latest_by(select(run.rows, Metric, name="group_ece", split=split, **column._asdict()), "group")
+    rows = select(run.rows, Metric, name="group_ece", split=split, **column._asdict())
+    groups = sorted(latest_by(rows, "group"), key=lambda row: -row.value)
     if not groups:
         return Section("")
-    groups.sort(key=lambda row: -row.value)
-    heads = {"Accuracy": (AS_TRAINED, "group_accuracy")}
-    heads |= {f"ECE, {run.method_title(of.method).lower()}": (of, "group_ece") for of in (AS_TRAINED, column)}
-    lines = []
-    for row in groups:
-        shares = [metric_cell(run.metric(*pair, split, row.group), ECE) for pair in heads.values()]
-        lines.append(Line(row.group, "", [Cell(f"{row.n:,}", value=row.n), *shares]))
-    table = Table("Group", [(head, "") for head in ("Examples", *heads)], lines)
-    words = say("worst_group", name=_after(run, column), row=groups[0], total=len(groups))
-    return Section("Group by group", words, [table], notes=say("groups"))
+    eces = {f"ECE, {run.method_title(of).lower()}": (of, "group_ece") for of in (AS_TRAINED, column)}
+    heads = {"Accuracy": (AS_TRAINED, "group_accuracy"), **eces}
+    lines = [
+        Line(
+            row.group,
+            "",
+            [
+                Cell(f"{row.n:,}", value=row.n),
+                *(metric_cell(run.metric(*pair, split, row.group), ECE) for pair in heads.values()),
+            ],
+        )
+        for row in groups
+    ]
+    return Section(
+        "Group by group",
+        say("worst_group", name=_after(run, column), groups=groups),
+        [Table("Group", [(head, "") for head in ("Examples", *heads)], lines)],
+        notes=say("groups"),
+    )
 
 
 def _apply_section(run, choice):
@@ -460,5 +475,6 @@ def _apply_section(run, choice):
         from_probs=any(source.get("given") == "probs" for source in run.setting("inputs").values()),
         snippet=snippet,
     )
-    code = Markup('<pre id="snippet">{}</pre>').format(snippet) if snippet else ""
-    return Section("How to apply it", words + code, notes=say("with_focalgeo"))
+    if snippet:
+        words += Markup('<pre id="snippet">{}</pre>').format(snippet)
+    return Section("How to apply it", words, notes=say("with_focalgeo"))

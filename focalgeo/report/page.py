@@ -2,22 +2,41 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from focalgeo import records
-from focalgeo.report import calibration, figures, selection, style, sweep
-from focalgeo.report.sections import NOTHING, Cell, Line, Section, Table, metric_cell, panels, record, say, write_page
+from focalgeo.report import calibration, figures, style, sweep
+from focalgeo.report.sections import (
+    NOTHING,
+    Cell,
+    Line,
+    Panel,
+    Section,
+    Table,
+    joined,
+    metric_cell,
+    record,
+    say,
+    write_page,
+)
 from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
+    NLL,
+    Rows,
     Run,
+    difference_text,
+    finding,
+    grouped,
     in_training,
     latest,
+    latest_by,
     loss_title,
     measured,
     measured_title,
@@ -33,15 +52,12 @@ from focalgeo.rows import (
     Eigenvalue,
     HistogramBin,
     ReliabilityBin,
-    Row,
     Scalar,
     Trace,
     select,
 )
 from focalgeo.types import InputError
 
-_LEVEL = 0.05  # two-sided, of one difference alone
-_ROUNDING = 1e-4  # of the whole: float32 says nothing of a difference below
 _ESTIMATORS = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
 _PARTS = (
     ("whole", "Whole", "sum of the two parts"),
@@ -65,54 +81,53 @@ def write_report(workdir: records.Workdir) -> Path:
     manifest, rows = records.read_manifest(folder), records.read_rows(folder)
     run, search = Run(rows, manifest), records.read_arrays(folder, "search") if (folder / "search.npz").exists() else {}
     try:
-        write = {"calibration": calibration.write_calibration, "sweep": sweep.write_sweep, "run": write_run}
-        return write[kind_of(run)](folder / "report.html", run, search)
+        _, write, _ = kind_of(run)
+        return write(folder / "report.html", run, search)
     except InputError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
         what = f"{type(error).__name__}: {style.short(str(error), 200)}"
         raise InputError(f"{folder} holds what no page can show ({what}); choose another workdir") from error
 
 
-def kind_of(run: Run) -> str:
-    """Return "calibration", "sweep" or "run": which page a workdir has."""
-    return "calibration" if "calibration" in run.manifest else "sweep" if sweep.axes_of(run) else "run"
-
-
-def headline(run: Run) -> Markup:
-    """Return the first sentences of a workdir's page."""
-    return {"calibration": calibration.verdict, "sweep": sweep.headline, "run": verdict}[kind_of(run)](run)
+def kind_of(run: Run) -> tuple[str, Callable, Callable]:
+    """Return which page a workdir has, "calibration", "sweep" or "run", what writes it, and its first sentences."""
+    if "calibration" in run.manifest:
+        return "calibration", calibration.write_calibration, calibration.verdict
+    return ("sweep", sweep.write_sweep, sweep.headline) if sweep.axes_of(run) else ("run", write_run, verdict)
 
 
 def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of one run: what it reached, before and after calibration, how it trained, its curvature."""
-    sections = [
-        *_method_sections(run),
-        *_training_sections(run.rows),
-        calibration.search_section(run, search),
-        _curvature_section(run.rows),
-        record(run, "The run", files="manifest.json, metrics.jsonl and search.npz", folder="WORKDIR"),
-    ]
-    lead = say("paragraph", text=verdict(run), kind="lead")
-    eces = {column.method: run.metric(column, "ece") for column in run.column_of_each()[:4]}
-    tiles = [
-        (run.method_title(name), metric_cell(row, ECE), run.method_colour(name)) for name, row in eces.items() if row
-    ]
-    return write_page(path, f"{run.data_title or 'A run'}: {run.loss}", sections, verdict=lead, tiles=tiles)
+    return write_page(
+        path,
+        f"{run.data_title or 'A run'}: {run.loss}",
+        [
+            *_method_sections(run),
+            *_training_sections(run.rows),
+            calibration.search_section(run, search),
+            _curvature_section(run.rows),
+            record(run, "The run"),
+        ],
+        lead=verdict(run),
+        tiles=[
+            (run.method_title(column), metric_cell(row, ECE), run.method_colour(column))
+            for column in run.column_of_each()[:4]
+            if (row := run.metric(column, "ece"))
+        ],
+    )
 
 
 def verdict(run: Run) -> Markup:
     """Return the opening sentences: accuracy, ECE before and after, and which methods have a better NLL, if any."""
-    accuracy, before = (run.metric(AS_TRAINED, name) for name in ("accuracy", "ece"))
     first, *others = [column for column in run.column_of_each() if column != AS_TRAINED] or [None]
     return say(
         "verdict",
-        loss=run.loss,
-        accuracy=accuracy,
-        before=before,
+        run=run,
+        accuracy=run.metric(AS_TRAINED, "accuracy"),
+        before=run.metric(AS_TRAINED, "ece"),
         after=first and run.metric(first, "ece"),
         first=first and run.in_words(first),
-        chance=run.at_chance(),
         compared=_compared(run, first, others) if first else "",
     )
 
@@ -130,105 +145,112 @@ def _compared(run, first, others):
     n = next(iter(rows.values())).n
     if n < LEAST_EXAMPLES:
         return say("too_few", n=n)
-    counted = [c for c, row in rows.items() if row.p_value < _LEVEL / len(rows)]
-    better = [column for column in counted if selection.is_better(rows[column])]
+    findings = {c: finding(row) for c, row in rows.items() if row.p_value < calibration.LEVEL / len(rows)}
+    better = [column for column, side in findings.items() if side == "better"]
     best = min(better or rows, key=lambda column: rows[column].value)
     ece = run.difference("ece", "test", best, first)
-    numbers = [selection.difference_text(rows[best], selection.NLL), ece and selection.difference_text(ece, ECE)]
     return say(
         "compared",
         total=len(rows),
         better=len(better),
-        worse=sum(selection.is_worse(rows[column]) for column in counted),
+        worse=[*findings.values()].count("worse"),
         best=run.in_words(best),
         plain=plain.lower(),
-        numbers=", ".join(filter(None, numbers)),
+        numbers=joined(difference_text(rows[best], NLL), ece and difference_text(ece, ECE)),
         alike=rows[best].low == rows[best].high == 0,
     )
 
 
 def _method_sections(run: Run) -> list[Section]:
-    resamples, bins = (run.setting(f"evaluation.{name}") for name in ("num_resamples", "num_bins"))
-    words = calibration.bold_words(run, "test", selection.CRITERION)
-    val = Section(
-        "The same on the validation split, on which the methods were fitted (optimistic)",
-        tables=[calibration.metric_table(run, "val", "Validation split")],
-        folded=True,
-    )
     return [
-        calibration.reliability_section(run, run.column_of_each(), "test", "Test"),
+        calibration.reliability_section(run, "test"),
         Section(
             "Before and after calibration",
             tables=[calibration.metric_table(run, "test", "Test split")],
-            notes=words + say("intervals_of_run", resamples=resamples, bins=bins),
-            parts=[val],
+            notes=calibration.bold_words(run, "test") + say("intervals_of_run", run=run),
+            parts=[
+                Section(
+                    "The same on the validation split, on which the methods were fitted (optimistic)",
+                    tables=[calibration.metric_table(run, "val", "Validation split")],
+                    folded=True,
+                )
+            ],
         ),
-        calibration.difference_section(run, "test", selection.CRITERION, "On the test split"),
+        calibration.difference_section(run, "test"),
         calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
     ]
 
 
-def _training_sections(rows: Sequence[Row]) -> list[Section]:
-    courses = [(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()]
-    epoch = latest(rows, Scalar, name="selected_epoch")
+def _training_sections(rows: Rows) -> list[Section]:
+    courses = [
+        Panel(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()
+    ]
     # a training row is a mean over as many batches as usually lie between two rows
     apart = np.diff([0, *sorted({row.step for row in select(rows, Scalar, name="loss", split="train")})])
-    batches = int(statistics.mode(apart)) if len(apart) else 0
+    notes = say(
+        "training",
+        batches=int(statistics.mode([*apart] or [0])),
+        epoch=latest(rows, Scalar, name="selected_epoch"),
+    )
     rows = in_training(rows)
-    means = [(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()]
-    for split in splits_of(select(rows, HistogramBin))[:1]:
-        title = f"Gradients of single examples, {split}"
-        means.append(("diagnostics_gradient_norm", title, figures.gradient_norms(rows, split)))
-    bins = select(rows, ReliabilityBin)
-    for split in splits_of(bins):
-        last = max(row.epoch for row in bins)
-        bins_of_split = selection.latest_by(select(bins, ReliabilityBin, split=split, epoch=last), "bin")
-        title = f"Reliability on {split}, epoch {style.plain(last)}"
-        means.append((f"diagnostics_reliability_{split}", title, figures.diagram(bins_of_split, sizes="share")))
+    means = [
+        Panel(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()
+    ]
+    means += [
+        Panel(
+            "diagnostics_gradient_norm", f"Gradients of single examples, {split}", figures.gradient_norms(rows, split)
+        )
+        for split in splits_of(select(rows, HistogramBin))[:1]
+    ]
+    for bins in grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
+        means += [
+            Panel(
+                f"diagnostics_reliability_{split}",
+                f"Reliability on {split}, epoch {style.plain(bins[0].epoch)}",
+                figures.diagram(latest_by(select(bins, ReliabilityBin, split=split), "bin"), sizes="share"),
+            )
+            for split in splits_of(bins)
+        ]
     return [
-        Section("Training", figures=panels(*courses), notes=say("training", batches=batches, epoch=epoch)),
-        Section("Training, example by example", figures=panels(*means), notes=say("diagnostics")),
+        Section("Training", figures=courses, notes=notes),
+        Section("Training, example by example", figures=means, notes=say("diagnostics")),
     ]
 
 
-def _curvature_section(rows: Sequence[Row]) -> Section:
+def _curvature_section(rows: Rows) -> Section:
     """Two losses side by side: largest eigenvalue and trace, the spectrum, and the parts of each."""
     lines, drawn = [], []
     for name, (kind, _) in figures.ESTIMATES.items():
         title = TITLES[name].title
         lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
         drawn += [
-            (f"curvature_{name}", title, figures.estimates(rows, name)),
-            (f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)),
+            Panel(f"curvature_{name}", title, figures.estimates(rows, name)),
+            Panel(f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)),
         ]
-    spectra = [
-        (f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
-        for split in splits_of(select(rows, DensityBin))
-    ]
     splits = splits_of(select(rows, AttributionPart, epoch=None))
-    parts = Section(
-        "Where it comes from",
-        words=say("paragraph", text=_attribution_words(rows, "val" if "val" in splits else splits[0]))
-        if splits
-        else "",
-        tables=[_attribution_table(rows, split) for split in splits],
-        notes=say("parts"),
-    )
-    heads = [(title, "") for title in ("Value", "Error", "Effort", "Examples")]
+    told = "val" if "val" in splits else next(iter(splits), "")
     return Section(
         "Curvature of the loss",
         words=_curvature_words(rows),
-        tables=[Table("Hessian of", heads, lines)] if lines else [],
-        figures=panels(*drawn),
+        tables=[Table("Hessian of", [(title, "") for title in ("Value", "Error", "Effort", "Examples")], lines)],
+        figures=drawn,
         notes=say("hessian", estimators=sorted({str(r.estimator) for r in select(rows, Trace, name="trace")})),
         parts=[
             Section(
                 "All eigenvalues",
-                figures=panels(*spectra),
+                figures=[
+                    Panel(f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
+                    for split in splits_of(select(rows, DensityBin))
+                ],
                 notes=say("density", row=latest(rows, DensityBin)),
                 layout="wide",
             ),
-            parts,
+            Section(
+                "Where it comes from",
+                words=say("paragraph", text=_attribution_words(rows, told)),
+                tables=[_attribution_table(rows, split) for split in splits],
+                notes=say("parts"),
+            ),
         ],
         layout="wide",
     )
@@ -237,18 +259,22 @@ def _curvature_section(rows: Sequence[Row]) -> Section:
 def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
     value, products = significant(row.value), "Hessian products"
     if isinstance(row, Trace):
-        ends = f"[{significant(row.low)},\u00a0{significant(row.high)}]"
         products += f" ({_ESTIMATORS.get(row.estimator, row.estimator)})" if row.estimator else ""
+        ends = f"[{significant(row.low)},\u00a0{significant(row.high)}]"
         value = Cell(value, ends, value=row.value, low=row.low, high=row.high)
         error, of, effort = row.stderr, "standard error", row.probes
     else:
         value = Cell(value, "" if row.converged else "not converged", value=row.value)
         error, of, effort = row.residual, "residual", row.products
-    cells = (Cell(f"± {significant(error, 2)}", of, value=error), Cell(f"{effort:,}", products, value=effort))
-    return [value, *cells, Cell(f"{row.n:,}", value=row.n)]
+    return [
+        value,
+        Cell(f"± {significant(error, 2)}", of, value=error),
+        Cell(f"{effort:,}", products, value=effort),
+        Cell(f"{row.n:,}", value=row.n),
+    ]
 
 
-def _curvature_words(rows: Sequence[Row]) -> Markup:
+def _curvature_words(rows: Rows) -> Markup:
     """One sentence that compares the training loss's trace on val with cross-entropy's; "" without both."""
     on_val = {row.loss: row for row in measured(rows, Trace, "trace") if row.split == "val"}
     cross = on_val.pop("cross_entropy", None)
@@ -257,25 +283,35 @@ def _curvature_words(rows: Sequence[Row]) -> Markup:
         return Markup()
     ratio = row.value / cross.value
     half = 1.96 * ratio * math.hypot(row.stderr / row.value, cross.stderr / cross.value)
-    ends = style.ends(ratio - half, ratio + half)
-    return say("curvature", loss=loss_title(row.loss), ratio=significant(ratio, 3), ends=ends)
+    return say(
+        "curvature",
+        loss=loss_title(row.loss),
+        ratio=significant(ratio, 3),
+        ends=style.ends(ratio - half, ratio + half),
+    )
 
 
-def _attribution_table(rows: Sequence[Row], split: str) -> Table:
+def _attribution_table(rows: Rows, split: str) -> Table:
     after = {"split": split, "epoch": None}
     cells = {(row.part, row.of, row.loss): row for row in select(rows, AttributionPart, **after)}
     columns = sorted(dict.fromkeys((of, loss) for _, of, loss in cells), key=lambda column: column[0] != "trace")
-    free = select(rows, Trace, name="scale_free_trace", **after)
-    cells |= {("scale_free_trace", "trace", row.loss): row for row in free}
-    weight, parts = latest(rows, Diagnostic, name="mean_weight", **after), [*_PARTS]
-    if weight:
-        parts.append(("scale_only", "By scale alone", f"cross-entropy × mean weight {significant(weight.value, 2)}"))
-    parts.append(("scale_free_trace", TITLES["scale_free_trace"].title, "Σ θ² × diagonal of the Hessian"))
+    for row in select(rows, Trace, name="scale_free_trace", **after):
+        cells["scale_free_trace", "trace", row.loss] = row
+    weight = latest(rows, Diagnostic, name="mean_weight", **after)
+    scale = f"cross-entropy × mean weight {significant(weight.value, 2)}" if weight else ""
+    parts = (
+        *_PARTS,
+        ("scale_only", "By scale alone", scale),
+        ("scale_free_trace", TITLES["scale_free_trace"].title, "Σ θ² × diagonal of the Hessian"),
+    )
     lines = [
         Line(title, note, [_part_cell(cells.get((part, *column))) for column in columns]) for part, title, note in parts
     ]
-    heads = [(TITLES[of].title, loss_title(loss)) for of, loss in columns]
-    return Table(f"Part, {split}", heads, [line for line in lines if set(line.cells) != {NOTHING}])
+    return Table(
+        f"Part, {split}",
+        [(TITLES[of].title, loss_title(loss)) for of, loss in columns],
+        [line for line in lines if set(line.cells) != {NOTHING}],
+    )
 
 
 def _part_cell(row: AttributionPart | Trace | None) -> Cell:
@@ -287,26 +323,13 @@ def _part_cell(row: AttributionPart | Trace | None) -> Cell:
     return Cell(fixed(row.value, digits), f"± {significant(row.stderr, 2)}", value=row.value)
 
 
-def _attribution_words(rows: Sequence[Row], split: str) -> Markup:
+def _attribution_words(rows: Rows, split: str) -> Markup:
     """Sentences on the parts: scaled or not, and by which examples."""
     rows = select(rows, AttributionPart | Diagnostic, split=split, epoch=None)
-    named, sentences = {(row.name, row.quantile): row for row in select(rows, Diagnostic)}, []
-    for beyond in select(rows, AttributionPart, of="trace", part="beyond_scaling")[-1:]:
-        parts = {row.part: row for row in select(rows, AttributionPart, of="trace", loss=beyond.loss)}
-        finding = "more" if beyond.low > 0 else "less" if beyond.high < 0 else ""
-        finding = "rounding" if abs(beyond.value) < _ROUNDING * abs(parts["whole"].value) else finding
-        weight = named["mean_weight", None].value
-        sentences.append(say("scaling", loss=loss_title(beyond.loss), weight=weight, parts=parts, finding=finding))
-    if median := named.get(("true_class_probability", 0.5)):
-        low, middle, high = (_probability(named[median.name, level].value) for level in (0.05, 0.5, 0.95))
-        sentences.append(say("probabilities", low=low, middle=middle, high=high, n=median.n))
-    if raised := named.get(("share_raised", None)):
-        negative = named["share_negative", None].value
-        loss = loss_title(raised.loss)
-        sentences.append(say("second_derivative", loss=loss, raised=raised.value, negative=negative))
-    return Markup(" ").join(sentences)
-
-
-def _probability(value: float) -> str:
-    """Three decimals, or as many as leave two digits of what is missing to 1, up to six."""
-    return style.plain(round(value, max(3, 1 - math.floor(math.log10(max(1 - value, 1e-5))))))
+    beyond = latest(rows, AttributionPart, of="trace", part="beyond_scaling")
+    return say(
+        "attribution",
+        parts={row.part: row for row in select(rows, AttributionPart, of="trace", loss=beyond and beyond.loss)},
+        named={row.name: row for row in select(rows, Diagnostic, quantile=None)},
+        quantiles={row.quantile: row for row in select(rows, Diagnostic, name="true_class_probability")},
+    )

@@ -6,24 +6,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from jinja2 import UndefinedError
 from msgspec.structs import replace
 
 from focalgeo import records
 from focalgeo.report import page, sections, sweep
 from focalgeo.report.sections import NOTHING, Line, Section, Table, say
-from focalgeo.report.selection import AS_TRAINED, ECE, NLL, PLAIN, Column, Run
+from focalgeo.report.selection import AS_TRAINED, BY_NLL, ECE, NLL, Run
 from focalgeo.report.style import short
 from focalgeo.rows import Seconds, select
 from focalgeo.types import InputError
 
 PAGE = "index.html"
 _MOST_DIFFERENCES, _DEEPEST = 12, 4
-_AFTER = Column(PLAIN, "nll")
 _COLUMNS = {
     ("Accuracy", "as trained"): ("accuracy", AS_TRAINED, ECE),
     ("ECE", "as trained"): ("ece", AS_TRAINED, ECE),
-    ("ECE", "after temperature scaling"): ("ece", _AFTER, ECE),
-    ("NLL", "after temperature scaling"): ("nll", _AFTER, NLL),
+    ("ECE", "after temperature scaling"): ("ece", BY_NLL, ECE),
+    ("NLL", "after temperature scaling"): ("nll", BY_NLL, NLL),
 }
 _MERGED = "merged"  # in a manifest: the workdirs that it was made of, and the mark that it may be made anew
 
@@ -58,32 +58,45 @@ def write_list(folder: records.Workdir) -> Path:
             has_rows = (workdir / records.METRICS_FILE).exists()  # which a run that has just begun has not
             run = Run(records.read_rows(workdir) if has_rows else [], manifest)
             settings = sections.settings(manifest.get("config", {}))
-            runs.append((manifest.get("created", ""), page.kind_of(run), name, run, settings, page.headline(run)))
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            words = say("paragraph", text="cannot be read", kind="how") + say("paragraph", text=short(str(error), 500))
-            unreadable.append(Section(short(str(name), 120), words))
+            kind, _, headline = page.kind_of(run)
+            runs.append((manifest.get("created", ""), kind, name, run, settings, headline(run)))
+        except (AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
+            unreadable.append(
+                Section(short(str(name), 120), say("listed", what="cannot be read", text=short(str(error), 500)))
+            )
     lines, parts, differ = [], [], False
     for created, kind, name, run, settings, headline in sorted(runs, key=lambda entry: entry[0], reverse=True):
         if kind != "sweep":
             cells = [
                 sections.metric_cell(run.metric(column, metric), form) for metric, column, form in _COLUMNS.values()
             ]
-            lines += [Line(short(str(name), 60), "", cells)] if set(cells) != {NOTHING} else []
+            if set(cells) != {NOTHING}:
+                lines.append(Line(short(str(name), 60), "", cells))
         peers = [others for _, other, _, _, others, _ in runs if other == kind]
         pairs = [pair for pair in settings.items() if any(pair not in others.items() for others in peers)]
         differ |= bool(pairs)
         is_finished = (folder / name / "report.html").exists()
         what = f"calibration of {run.data_title}" if kind == "calibration" else f"{run.data_title}, {run.loss}"
-        what = sections.joined(created[:16].replace("T", " "), what, "" if is_finished else "not finished")
-        words = say("paragraph", text=what, kind="how") + say("paragraph", text=headline)
         link = f"{quote(os.fsencode(name))}/report.html" if is_finished else ""
-        heading = say("linked", name=short(str(name), 120), page=link)
-        parts.append(Section(heading, words, lists={"": dict(pairs[:_MOST_DIFFERENCES])}))
-    table = Table("Run", list(_COLUMNS), lines) if len(lines) > 1 else None
-    first = Section("Test split, as trained and after temperature scaling by NLL", tables=[table])
-    verdict = say("runs", count=len(parts) + len(unreadable), differ=differ)
-    title = f"Runs in {short(folder.resolve().name, 120)}"
-    return sections.write_page(path, title, [first, *parts, *unreadable], verdict=verdict, contents=False)
+        parts.append(
+            Section(
+                say("linked", name=short(str(name), 120), page=link),
+                say("listed", created=created, what=what, is_finished=is_finished, text=headline),
+                lists={"": dict(pairs[:_MOST_DIFFERENCES])},
+            )
+        )
+    table = Table("Run", list(_COLUMNS), lines if len(lines) > 1 else ())
+    return sections.write_page(
+        path,
+        f"Runs in {short(folder.resolve().name, 120)}",
+        [
+            Section("Test split, as trained and after temperature scaling by NLL", tables=[table]),
+            *parts,
+            *unreadable,
+        ],
+        verdict=say("runs", count=len(parts) + len(unreadable), differ=differ),
+        contents=False,
+    )
 
 
 def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> Path:
@@ -100,7 +113,7 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
     manifests = [records.read_manifest(folder) for folder in folders]
     if not records.is_empty(out) and _MERGED not in records.read_manifest(out):
         raise InputError(f"--out={out} holds something else; name a new folder")
-    rows, members, axes = [], {}, [sweep.axes_of(Run((), manifest)) for manifest in manifests]
+    rows, members, axes, first = [], {}, [sweep.axes_of(Run((), manifest)) for manifest in manifests], manifests[0]
     configs = [
         {**manifest.get("config", {}), "sweep": list(swept), "checksum": manifest.get("data", {}).get("checksum")}
         for manifest, swept in zip(manifests, axes, strict=True)
@@ -115,8 +128,8 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         # Wall times of members together are no member's: they say of which workdir they are.
         rows += [row if row.seed is not None else replace(row, run=folder.name) for row in of_folder]
     values = {name: list(dict.fromkeys(itertools.chain(*(swept[name] for swept in axes)))) for name in axes[0]}
-    config = manifests[0]["config"] | {"sweep": manifests[0]["config"]["sweep"] | values}
-    merged = {name: value for name, value in manifests[0].items() if name != "shard"}
-    records.write_manifest(out, {**merged, "config": config, _MERGED: list(map(str, folders))})
+    config = first["config"] | {"sweep": first["config"]["sweep"] | values}
+    merged = first | {"config": config, _MERGED: list(map(str, folders))}
+    records.write_manifest(out, {name: value for name, value in merged.items() if name != "shard"})
     records.replace_rows(out, rows, where=lambda row: True)
     return out

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from focalgeo import records
 from focalgeo.report import style
-from focalgeo.report.selection import ECE, Run, has_interval
+from focalgeo.report.selection import ECE, Rows, Run, has_interval, loss_title
 from focalgeo.report.style import printable, short
-from focalgeo.rows import Row, Seconds, Title, select
+from focalgeo.rows import Seconds, Title, select
 from focalgeo.types import InputError
 
 
@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The corner's heading, headings (title, note) of the columns after it, and lines."""
+    """The corner's heading, headings (title, note) of the columns after it, and lines; one without is left out."""
 
     corner: str
     heads: Sequence[tuple[str, str]]
@@ -58,23 +58,22 @@ class Table(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A figure: its file's name, its heading, and one of its axes."""
+    """A figure: its file's name, its heading, and one of its axes; one without is left out."""
 
     name: str
     title: str
-    axes: Axes
+    axes: Axes | None
 
 
 class Section(NamedTuple):
     """A section of a page, in the order in which its parts stand; one without any but notes is left out.
 
-    layout: of its figures. "diagrams": the first two stand open; "beside": with the notes beside them; "scroll": each
-    under its heading, wider than a phone.
+    layout: of its figures. "diagrams": the first two stand open; "beside": with the notes beside them.
     """
 
     title: str
     words: str = ""
-    tables: Sequence[Table | None] = ()
+    tables: Sequence[Table] = ()
     figures: Sequence[Panel] = ()
     notes: str = ""
     parts: "Sequence[Section]" = ()
@@ -84,15 +83,15 @@ class Section(NamedTuple):
     folded: bool = False
 
     @property
+    def panels(self) -> list[Panel]:
+        """The figures that have axes."""
+        return [panel for panel in self.figures if panel.axes]
+
+    @property
     def has_content(self) -> bool:
         """Whether there is anything to show."""
-        parts = (part.has_content for part in self.parts)
-        return bool(self.words or any([*self.tables, *self.figures, *self.lists.values(), *parts]))
-
-
-def panels(*parts: tuple[str, str, Axes | None]) -> list[Panel]:
-    """Return the figures that have axes."""
-    return [Panel(*part) for part in parts if part[2] is not None]
+        tables, parts = (table.lines for table in self.tables), (part.has_content for part in self.parts)
+        return bool(self.words or any([*tables, *self.panels, *self.lists.values(), *parts]))
 
 
 def joined(*parts: str) -> str:
@@ -109,7 +108,7 @@ def metric_cell(row: Any, title: Title, *, best: bool = False) -> Cell:
     if not has_interval(row):
         return Cell(text, "", best, value)
     ends = title.scale * row.low, title.scale * row.high
-    return Cell(text, style.interval(*ends, digits=title.digits), best, value, *ends)
+    return Cell(text, style.interval(*ends, title.digits), best, value, *ends)
 
 
 def as_text(table: Table) -> str:
@@ -157,8 +156,10 @@ _TEMPLATES = jinja2.Environment(  # into which every text is put escaped
 _TEMPLATES.filters |= {
     "address": lambda table: f"data:text/csv;charset=utf-8,{quote(as_csv(table))}",
     "count": "{:,}".format,
-    "percent": style.percent,
+    "percent": "{:.1%}".format,
+    "loss": loss_title,
     "plain": style.plain,
+    "probability": style.probability,
     "share": lambda row: " ".join(filter(None, metric_cell(row, ECE)[:2])),
     "significant": style.significant,
     "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"),
@@ -167,28 +168,25 @@ _TEMPLATES.filters |= {
 
 def say(sentence: str, **numbers: Any) -> Markup:
     """Return a sentence of sentences.html about these numbers, in one line; "" where it has nothing to say."""
-    text = getattr(_TEMPLATES.get_template("sentences.html").module, sentence)(**numbers)
-    return Markup(re.sub(r"[ \n]+", " ", text).strip(" "))
+    macro = getattr(_TEMPLATES.get_template("sentences.html").module, sentence)
+    return Markup(re.sub(r"[ \n]+", " ", macro(**numbers)).strip(" "))
 
 
 def write_page(
     path: Path,
     title: str,
     sections: Sequence[Section],
-    *,
-    verdict: str = "",
-    warnings: Sequence[str] = (),
-    tiles: Sequence[tuple[str, Cell, str]] = (),
-    contents: bool = True,
+    **head: Any,
 ) -> Path:
     """Write a page and figures/*.svg beside it; returns the page's path. Nothing is written before all is drawn.
 
-    contents: whether the page begins with links to its sections.
+    head: what stands above the sections: lead or verdict, warnings, tiles (title, cell, colour); contents=False: no
+    links to the sections.
 
     Raises:
         InputError: a file cannot be written, or the folder of the figures is a link to another.
     """
-    figures: dict[str, str] = {}
+    figures = {}
 
     def svg(panel: Panel) -> Markup:
         name = re.sub(r"[^A-Za-z0-9,=_-]+", "_", panel.name)[:80]  # it may hold names of rows
@@ -197,12 +195,12 @@ def write_page(
         return _inline(figures[name], panel)
 
     sections = [section for section in sections if section.has_content]
-    head = {"verdict": verdict, "warnings": warnings, "tiles": tiles, "contents": contents}
     page = _TEMPLATES.get_template("page.html").render(title=title, sections=sections, svg=svg, **head)
-    if (path.parent / "figures").is_symlink():
-        raise InputError(f"{path.parent / 'figures'} is a link: put what it points to in its place")
+    folder = path.parent / "figures"
+    if folder.is_symlink():
+        raise InputError(f"{folder} is a link: put what it points to in its place")
     for name, text in figures.items():
-        records.write_text(path.parent / "figures" / f"{name}.svg", text)
+        records.write_text(folder / f"{name}.svg", text)
     records.write_text(path, printable(page, but="\n"))
     return path
 
@@ -219,7 +217,7 @@ def _inline(svg: str, panel: Panel) -> Markup:
 def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
     """Return a nested dict as dotted names and texts, in the order written; of a long list the first twelve."""
     if isinstance(tree, Mapping) and (tree or not prefix):
-        texts: dict[str, str] = {}
+        texts = {}
         for key, value in tree.items():
             texts |= settings(value, none, f"{prefix}.{key}".strip("."))
         return texts
@@ -232,19 +230,22 @@ def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
 def config_settings(run: Run) -> dict[str, str]:
     """Return the config's settings; of one left to its default the value it came to, where the manifest has that."""
     config = settings(run.manifest.get("config", {}), none="default")
-    sizes = {f"data.{split}_size": f"{size} (default)" for split, size in run.manifest.get("data", {}).items()}
-    config |= {name: sizes[name] for name in sizes if config.get(name) == "default"}
-    return config | {name: "all" for name in ("evaluation.methods",) if name in config and not run.setting(name)}
+    for split, size in run.manifest.get("data", {}).items():
+        if config.get(f"data.{split}_size") == "default":
+            config[f"data.{split}_size"] = f"{size} (default)"
+    if config.get("evaluation.methods") in ("none", "default"):
+        config["evaluation.methods"] = "all"
+    return config
 
 
-def phases(rows: Sequence[Row]) -> dict[str, str]:
+def phases(rows: Rows) -> dict[str, str]:
     """Return the wall time of each phase, of all members, and the total."""
-    last = {replace(row, value=0.0, step=None): row for row in select(rows, Seconds)}  # a part may have run twice
-    seconds: Counter[str] = Counter()
-    for row in last.values():
+    seconds = Counter()
+    for row in {replace(row, value=0.0, step=None): row for row in select(rows, Seconds)}.values():  # some ran twice
         seconds[row.phase] += row.value
-    total = {"total": seconds.total()} if len(seconds) > 1 else {}
-    return {phase: f"{value:.1f} s" for phase, value in {**seconds, **total}.items()}
+    if len(seconds) > 1:
+        seconds["total"] = seconds.total()
+    return {phase: f"{value:.1f} s" for phase, value in seconds.items()}
 
 
 def manifest_settings(run: Run, *names: str) -> dict[str, str]:

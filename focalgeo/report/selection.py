@@ -4,6 +4,7 @@ The methods and metrics, their titles, order, units and scales are the manifest'
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -17,11 +18,14 @@ from focalgeo.rows import Difference, Fit, Metric, Row, Title, select
 UNCALIBRATED, PLAIN, FOCAL = "uncalibrated", "temperature_scaling", "focal_temperature_scaling"
 LOSS_IMPLIED = "loss_implied_map"
 HELD_OUT = "cross_fit"  # the split of rows of val by fits of the other folds
-CRITERION = "nll"  # by which the methods shown are fitted where they can be: what it fits is steadier than by an ECE
-_CRITERIA = {"nll": "NLL", "ece": "ECE", "adaptive_ece": "adaptive ECE", "line_search": "line search"}
+CRITERION = "nll"  # by which the methods shown are fitted where no other is chosen
+_CRITERIA = {"adaptive_ece": "adaptive ECE", "line_search": "line search"}
 _AT_GAMMA_0 = {FOCAL: PLAIN, "focal_vector_scaling": "vector_scaling"}  # what a method of the focal map is at gamma 0
 _SYMBOLS = {"calibration_gamma": "γ", "temperature": "T"}
 NLL, ECE = Title("NLL", "nats"), Title("ECE", "%", scale=100.0, digits=2)
+
+
+Rows = Sequence[Row]  # of a workdir, in the order written
 
 
 class Column(NamedTuple):
@@ -32,17 +36,18 @@ class Column(NamedTuple):
 
 
 AS_TRAINED = Column(UNCALIBRATED)
+BY_NLL = Column(PLAIN, CRITERION)
 
 
 class Run(NamedTuple):
     """The rows and the manifest of a workdir."""
 
-    rows: Sequence[Row]
+    rows: Rows
     manifest: Mapping[str, Any]
 
     def setting(self, name: str) -> Any:
         """Return a field of the config by its dotted name, such as "evaluation.num_bins"; None where there is none."""
-        value: Any = self.manifest.get("config", {})
+        value = self.manifest.get("config", {})
         for key in name.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
@@ -51,6 +56,11 @@ class Run(NamedTuple):
     def methods(self) -> Mapping[str, Any]:
         """The manifest's methods by name, in the order of tables."""
         return self.manifest.get("methods", {})
+
+    @property
+    def criterion(self) -> str:
+        """By which the methods shown are fitted where they can be; what NLL fits is steadier than by an ECE."""
+        return self.manifest.get("calibration", {}).get("criterion", CRITERION)
 
     @property
     def metrics(self) -> dict[str, Title]:
@@ -77,30 +87,33 @@ class Run(NamedTuple):
     def at_chance(self) -> list[Metric]:
         """Return the test accuracies as trained that cannot be told from guessing, of K classes from 1 / K."""
         classes = len(self.manifest.get("data", {}).get("classes", ()))
-        rows = select(self.rows, Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
-        return [row for row in rows if classes and row.low is not None and row.low <= 1 / classes]
+        return [
+            row
+            for row in select(self.rows, Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
+            if classes and row.low is not None and row.low <= 1 / classes
+        ]
 
-    def method_title(self, method: str) -> str:
-        """Return a method's title, such as "Temperature scaling"."""
-        return self.methods.get(method, {}).get("title") or method.replace("_", " ").capitalize()
+    def method_title(self, column: Column) -> str:
+        """Return the title of a column's method, such as "Temperature scaling"."""
+        return self.methods.get(column.method, {}).get("title") or column.method.replace("_", " ").capitalize()
 
     def fitted_title(self, column: Column) -> str:
         """Return the title of what was fitted: that of temperature scaling where a focal map came to gamma 0."""
         is_plain = column.method in _AT_GAMMA_0 and self.fits(column).get("calibration_gamma") == 0
-        return self.method_title(_AT_GAMMA_0[column.method] if is_plain else column.method)
+        return self.method_title(Column(_AT_GAMMA_0[column.method]) if is_plain else column)
 
     def in_words(self, column: Column) -> str:
         """Return a method with what was fitted: "focal temperature scaling (γ = 1, T = 0.8)"."""
         values = self.fitted_values(column)
         return self.fitted_title(column).lower() + (f" ({', '.join(values)})" if values else "")
 
-    def method_colour(self, method: str) -> str:
-        """Return a method's colour: grey as trained, two that stay, and others by position in the manifest."""
+    def method_colour(self, column: Column) -> str:
+        """Return the colour of a column's method: grey as trained, two that stay, others by place in the manifest."""
         # The loss-implied map stands in no figure with the others.
         known = {UNCALIBRATED: "grey", PLAIN: "blue", FOCAL: "orange", LOSS_IMPLIED: "orange"}
         others = [name for name in self.methods if name not in known]
         known |= zip(others, itertools.cycle(METHOD_COLOURS[2:]), strict=False)
-        return known.get(method, METHOD_COLOURS[-1])
+        return known.get(column.method, METHOD_COLOURS[-1])
 
     def columns(self, split: str = "test") -> list[Column]:
         """Return every method by every criterion that has metrics on the split, in the manifest's order."""
@@ -109,14 +122,14 @@ class Run(NamedTuple):
         order = [*self.methods, *(column.method for column in columns)]
         return sorted(columns, key=lambda column: order.index(column.method))
 
-    def column_of_each(self, split: str = "test", *, criterion: str = CRITERION) -> list[Column]:
-        """Return each method once, fitted by `criterion`, or by the first that has metrics where that one has none.
+    def column_of_each(self, split: str = "test") -> list[Column]:
+        """Return each method once, fitted by the run's criterion, or by the first that has metrics where it has none.
 
         The loss-implied map is left out: it has a section of its own.
         """
-        columns: dict[str, Column] = {}
+        columns = {}
         for column in self.columns(split):
-            if column.method != LOSS_IMPLIED and (column.method not in columns or column.criterion == criterion):
+            if column.method != LOSS_IMPLIED and (column.method not in columns or column.criterion == self.criterion):
                 columns[column.method] = column
         return list(columns.values())
 
@@ -128,16 +141,26 @@ class Run(NamedTuple):
         """Return a metric with one method less that with another, whichever of them stands first in the rows."""
         for first, second in ((column, against), (against, column)):
             by = None if second.criterion == first.criterion else second.criterion
-            pair = {**first._asdict(), "against": second.method, "against_criterion": by}
-            row = latest(self.rows, Difference, name=f"{name}_difference", split=split, **pair)
+            row = latest(
+                self.rows,
+                Difference,
+                name=f"{name}_difference",
+                split=split,
+                against=second.method,
+                against_criterion=by,
+                **first._asdict(),
+            )
             if row:
                 return row if first == column else replace(row, value=-row.value, low=-row.high, high=-row.low)
         return None
 
     def fits(self, column: Column) -> dict[str, float]:
         """Return a column's fitted numbers by name; the γ of temperature scaling, 0 by definition, is none."""
-        rows = select(self.rows, Fit, **column._asdict())
-        return {row.name: row.value for row in rows if (column.method, row.name) != (PLAIN, "calibration_gamma")}
+        return {
+            row.name: row.value
+            for row in select(self.rows, Fit, **column._asdict())
+            if (column.method, row.name) != (PLAIN, "calibration_gamma")
+        }
 
     def fitted_values(self, column: Column) -> list[str]:
         """Return the fitted numbers of a column with their symbols, four digits of each: "T = 0.8"."""
@@ -160,10 +183,18 @@ def latest(rows: Iterable[Row], kind: type, **fields: Any) -> Any:
     return [None, *select(rows, kind, **fields)][-1]
 
 
+def grouped(rows: Iterable[Row], field: str) -> list[list[Any]]:
+    """Return the rows of each value of a field, sorted by that value; rows without it are left out."""
+    groups = defaultdict(list)
+    for row in rows:
+        groups[getattr(row, field)].append(row)
+    groups.pop(None, None)
+    return [groups[value] for value in sorted(groups)]
+
+
 def latest_by(rows: Iterable[Row], field: str) -> list[Any]:
-    """Return the last row for each value of a field, sorted by that value; rows without it are left out."""
-    last = {getattr(row, field): row for row in rows if getattr(row, field) is not None}
-    return [last[value] for value in sorted(last)]
+    """Return the last row of each value of a field, as `grouped` sorts them."""
+    return [group[-1] for group in grouped(rows, field)]
 
 
 def splits_of(rows: Iterable[Any]) -> list[str]:
@@ -181,17 +212,14 @@ def measured(rows: Iterable[Row], kind: type, name: str) -> list[Any]:
     return list({(row.loss, row.split): row for row in select(rows, kind, name=name, epoch=None)}.values())
 
 
-def is_better(row: Difference | None, best: str = "low") -> bool:
-    """Whether a difference is a finding for its first method: its interval leaves out 0 on the metric's better side.
+def finding(row: Difference | None, best: str = "low") -> str:
+    """Return "better" or "worse": on which side of 0 the interval of a difference lies, for its first method; else "".
 
     One without width says that the resamples agree, which is no certainty.
     """
-    return row is not None and has_interval(row) and (row.high < 0 if best == "low" else row.low > 0)
-
-
-def is_worse(row: Difference | None, best: str = "low") -> bool:
-    """Whether a difference is a finding against its first method: its interval leaves out 0 on the other side."""
-    return is_better(row, "high" if best == "low" else "low")
+    if row is None or not has_interval(row) or row.low <= 0 <= row.high:
+        return ""
+    return "better" if (row.high < 0) == (best == "low") else "worse"
 
 
 def has_interval(row: Any) -> bool:
@@ -213,15 +241,11 @@ def measured_title(row: Any) -> str:
     return f"{loss_title(row.loss)}, {row.split}"
 
 
-def signed(row: Difference, title: Title) -> str:
-    """Return a metric's difference as it is printed, with its sign."""
-    text = fixed(title.scale * row.value, title.digits)
-    return f"+{text}" if row.value > 0 and text.strip("0.,") else text
-
-
 def difference_text(row: Difference, title: Title, *, named: bool = True) -> str:
     """Return a metric's difference with its unit and interval: "NLL −0.0261 nats [−0.0303, −0.0219]"."""
     unit = {"%": " percentage points", "": ""}.get(title.unit, f"\u00a0{title.unit}")
-    ends = interval(row.low, row.high, scale=title.scale, digits=title.digits) if row.low < row.high else ""
+    value, low, high = (title.scale * number for number in (row.value, row.low, row.high))
+    text, ends = fixed(value, title.digits), interval(low, high, title.digits) if low < high else ""
+    sign = "+" if value > 0 and text.strip("0.,") else ""
     name = f"{title.title}\u00a0" if named else ""
-    return f"{name}{signed(row, title)}{unit} {ends}".strip()
+    return f"{name}{sign}{text}{unit} {ends}".strip()

@@ -6,6 +6,8 @@ Every figure is built of a course with its errors, bars over bins, a histogram, 
 
 import hashlib
 import io
+import math
+import re
 import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,8 +16,9 @@ from typing import Any, NamedTuple
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
 # Okabe and Ito's palette, safe for colour-blind readers. On the page each colour becomes a CSS variable of its name.
@@ -96,7 +99,8 @@ def to_svg(figure: Figure, name: str = "focalgeo") -> str:
 
 def printable(text: str, but: str = "") -> str:
     """Return a text in which each character that has no shape of its own is an escape, as in a Python text."""
-    hidden = {letter for letter in set(text) if unicodedata.category(letter) in _HIDDEN} - {*_JOINERS, *but}
+    seen = set(text) - {*_JOINERS, *but}
+    hidden = (letter for letter in seen if unicodedata.category(letter) in _HIDDEN)
     return text.translate({ord(letter): letter.encode("unicode_escape").decode() for letter in hidden})
 
 
@@ -129,8 +133,12 @@ def plain(value: float) -> str:
 
 
 def _trimmed(text: str) -> str:
-    number, times, power = text.partition(" × ")
-    return (number.rstrip("0").rstrip(".") if "." in number else number) + times + power
+    return re.sub(r"(\.\d*?[1-9])0+\b|\.0+\b", r"\1", text)
+
+
+def probability(value: float) -> str:
+    """Return a number with three decimals, or as many as leave two digits of what is missing to 1, up to six."""
+    return plain(round(value, max(3, 1 - math.floor(math.log10(max(1 - value, 1e-5))))))
 
 
 def fixed(value: float, digits: int) -> str:
@@ -140,20 +148,15 @@ def fixed(value: float, digits: int) -> str:
     return f"{round(value, digits) + 0.0:,.{digits}f}".translate(_MINUS)  # 0.0 for a negative zero
 
 
-def percent(value: float, digits: int = 2) -> str:
-    """Return a fraction as a percentage: 0.0123 -> 1.23%."""
-    return f"{fixed(100 * value, digits)}%"
-
-
-def interval(low: float, high: float, *, scale: float = 1.0, digits: int = 2) -> str:
-    """Return an interval in brackets that no line break splits, each end times `scale`: [1.20, 3.40]."""
-    return f"[{fixed(scale * low, digits)},\u00a0{fixed(scale * high, digits)}]"
+def interval(low: float, high: float, digits: int) -> str:
+    """Return an interval in brackets that no line break splits: [1.20, 3.40]."""
+    return f"[{fixed(low, digits)},\u00a0{fixed(high, digits)}]"
 
 
 def ends(low: float, high: float, *, steps: int = 5) -> str:
     """Return an interval in brackets, with as many decimals as make its width so many steps of the last."""
     digits = next((digits for digits in range(7) if (high - low) * 10**digits >= steps), 7)
-    return interval(low, high, digits=digits)
+    return interval(low, high, digits)
 
 
 def new_axes(width: float = 4.1, height: float = 3.2) -> Axes:
@@ -165,43 +168,25 @@ def _colour(name: Any) -> Any:
     return COLOURS.get(name, name)
 
 
-def bands(
-    ax: Axes,
-    x: ArrayLike,
-    y: ArrayLike,
-    low: ArrayLike | None = None,
-    high: ArrayLike | None = None,
-    *,
-    colour: Any,
-    label: str,
-    linestyle: str,
-) -> None:
-    """Draw y against x, each point marked where they are few, and from `low` to `high` a bar at each x."""
+def bands(ax: Axes, x: ArrayLike, y: ArrayLike, *ends: ArrayLike, colour: Any, **look: str) -> None:
+    """Draw y against x in a look, points marked where few, and between ends (low, high) a bar at each x."""
     colour, marker = _colour(colour), "o" if len(x) <= _MOST_MARKS else None
-    ax.plot(x, y, color=colour, label=label, linestyle=linestyle, marker=marker)
-    if low is not None:
-        ax.vlines(x, low, high, color=colour, linewidth=2.4, alpha=0.55)
+    ax.plot(x, y, color=colour, marker=marker, **look)
+    if ends:
+        ax.vlines(x, *ends, color=colour, linewidth=2.4, alpha=0.55)
 
 
-def bars(
-    ax: Axes,
-    edges: ArrayLike,
-    heights: ArrayLike,
-    low: ArrayLike | None = None,
-    high: ArrayLike | None = None,
-    *,
-    colour: str,
-) -> None:
-    """Draw a bar over each bin of edges (lower, upper), and a line from `low` to `high`."""
-    lower, upper = np.asarray(edges)
+def bars(ax: Axes, lower: ArrayLike, upper: ArrayLike, heights: ArrayLike, *ends: ArrayLike, colour: str) -> None:
+    """Draw a bar over each bin from `lower` to `upper`, and a line between ends (low, high)."""
     ax.bar(lower, heights, 0.92 * (upper - lower), align="edge", color=_colour(colour), alpha=0.5)
-    if low is not None:
-        ax.vlines((lower + upper) / 2, low, high, color=COLOURS["ink"], linewidth=1.8, zorder=3)
+    if ends:
+        ax.vlines((lower + upper) / 2, *ends, color=COLOURS["ink"], linewidth=1.8, zorder=3)
 
 
 def histogram(
     ax: Axes,
-    edges: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
     heights: ArrayLike,
     errors: ArrayLike | None = None,
     *,
@@ -209,8 +194,10 @@ def histogram(
     label: str,
 ) -> None:
     """Draw the outline of a histogram, whose bins that are missing are empty, and one error above and below a band."""
-    (lower, upper), colour = np.asarray(edges), _colour(colour)
-    ax.hist(lower, np.unique(edges), weights=heights, histtype="step", color=colour, linewidth=1.4, label=label)
+    colour = _colour(colour)
+    ax.hist(
+        lower, np.unique([lower, upper]), weights=heights, histtype="step", color=colour, linewidth=1.4, label=label
+    )
     low, high = (0, heights) if errors is None else (heights - errors, 2 * errors)
     ax.bar(lower, high, upper - lower, low, align="edge", color=colour, alpha=0.2, linewidth=0)
 
@@ -240,12 +227,19 @@ def intervals(ax: Axes, lines: Mapping[str, Sequence[Mark]], label: str, *, scal
     ax.grid(visible=False, axis="y")
 
 
-def legend(ax: Axes, *, columns: int = 2, title: str | None = None, loc: str = "outside upper left") -> None:
-    """Write the legend of the axes beside them, with as many entries as it has room for, evenly spread."""
+def legend(ax: Axes, *, columns: int = 2, title: str = "", loc: str = "outside upper left") -> None:
+    """Write the legend of the axes above them, or right of them where it has a title, with entries evenly spread."""
+    loc, columns = ("outside right upper", 1) if title else (loc, columns)
     handles, labels = ax.get_legend_handles_labels()
     every = -(-len(handles) // _MOST_ENTRIES) or 1
     columns = 1 if max(map(len, labels), default=0) > _LETTERS_OF_TWO else columns
     ax.figure.legend(handles[::every], labels[::every], loc=loc, ncols=columns, title=title)
+
+
+def percentages(*axes: Axis) -> None:
+    """Write the fractions along axes as percentages."""
+    for axis in axes:
+        axis.set_major_formatter(PercentFormatter(1))
 
 
 def logarithmic_ticks(ax: Axes, axis: str) -> None:

@@ -12,21 +12,21 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
 from msgspec.structs import replace
 
 from focalgeo.report import figures, sections, style
 from focalgeo.report.calibration import PRINTED
-from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table, joined, panels, say
+from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table, joined, say
 from focalgeo.report.selection import (
     AS_TRAINED,
-    CRITERION,
+    BY_NLL,
     FOCAL,
     PLAIN,
     UNCALIBRATED,
     Column,
+    Rows,
     Run,
-    in_training,
+    grouped,
     loss_title,
     measured,
     splits_of,
@@ -42,11 +42,9 @@ AXES = {  # title and symbol
     "weight_decay": ("weight decay", "weight decay"),
     "seed": ("seed", "seed"),
 }
-_CURVATURE = {"lambda_max": "λmax", "trace": "Trace", "scale_free_trace": "Scale-free trace"}
 _FITTED = {"calibration_gamma": "Calibration γ", "temperature": "Temperature T"}
 _OF_CROSS_ENTROPY = {"name": "trace", "loss": "cross_entropy"}
-_BY_NLL = Column(PLAIN, CRITERION)
-_CHOOSING = (("nll", AS_TRAINED), ("nll", _BY_NLL), ("ece", AS_TRAINED), ("ece", _BY_NLL), ("accuracy", AS_TRAINED))
+_CHOOSING = (("nll", AS_TRAINED), ("nll", BY_NLL), ("ece", AS_TRAINED), ("ece", BY_NLL), ("accuracy", AS_TRAINED))
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
 
 
@@ -66,9 +64,10 @@ class Sweep(NamedTuple):
 
     def numbers(self, kind: Any, **fields: Any) -> np.ndarray:
         """Return a quantity after training [lines, values, seeds], NaN where it has no row; the last row counts."""
-        members = [self.rows[member] for member in itertools.product(self.lines, self.values)]
-        by_seed = [{row.seed: row.value for row in select(rows, kind, epoch=None, **fields)} for rows in members]
-        numbers = [[values.get(seed, math.nan) for seed in self.seeds] for values in by_seed]
+        numbers = []
+        for member in itertools.product(self.lines, self.values):
+            values = {row.seed: row.value for row in select(self.rows[member], kind, epoch=None, **fields)}
+            numbers += [values.get(seed, math.nan) for seed in self.seeds]
         return np.reshape(numbers, (len(self.lines), len(self.values), len(self.seeds)))
 
     def metric(self, name: str, column: Column = AS_TRAINED, split: str = "test") -> np.ndarray:
@@ -89,15 +88,13 @@ class Quantity(NamedTuple):
 
 def axes_of(run: Run) -> dict[str, list]:
     """Return the swept axes of a run's config with their values."""
-    swept = {name: run.setting(f"sweep.{name}") for name in AXES}
-    return {name: list(dict.fromkeys(values)) for name, values in swept.items() if values}
+    return {name: list(dict.fromkeys(values)) for name in AXES if (values := run.setting(f"sweep.{name}"))}
 
 
 def sweep_of(run: Run) -> Sweep:
     """Return the sweep of a run, with the lines and seeds that its rows have."""
     axes, rows = axes_of(run), defaultdict(list)
-    axis = next((name for name in axes if name != "seed"), "seed")
-    others = [name for name in axes if name not in (axis, "seed")]
+    axis, *others = [name for name in axes if name != "seed"] or ["seed"]
     for row in run.rows:
         values = {name: getattr(row, name) for name in axes}
         if None not in values.values():
@@ -105,15 +102,18 @@ def sweep_of(run: Run) -> Sweep:
             rows[line, f"{values[axis]:g}"].append(row)
     values = [f"{value:g}" for value in sorted(axes[axis])]
     shades = map(tuple, colormaps["viridis"](np.linspace(*_VISIBLE, len(values))))
-    lines = zip(dict.fromkeys(line for line, _ in rows), itertools.cycle(style.LINESTYLES), strict=False)
-    seeds = sorted({row.seed for row in select(run.rows, Metric)} - {None})
-    return Sweep(axis, dict(zip(values, shades, strict=True)), dict(lines), seeds, rows)
+    return Sweep(
+        axis,
+        values=dict(zip(values, shades, strict=True)),
+        lines=dict(zip(dict.fromkeys(line for line, _ in rows), itertools.cycle(style.LINESTYLES), strict=False)),
+        seeds=sorted({row.seed for row in select(run.rows, Metric)} - {None}),
+        rows=rows,
+    )
 
 
 def headline(run: Run) -> Markup:
     """Return the sentence on which values are swept."""
-    sweep = sweep_of(run)
-    return say("sweep_of", axis=sweep.axis.replace("_", " "), values=sweep.values)
+    return say("sweep_of", sweep=sweep_of(run))
 
 
 def member_text(row: Row) -> str:
@@ -141,13 +141,21 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     for quantity in quantities:
         for (line, linestyle), numbers in zip(sweep.lines.items(), quantity.numbers, strict=True):
             value, _, low, high, _ = np.transpose([mean(seeds) for seeds in numbers])
-            title, colour = joined(quantity.legend, line), quantity.colour
-            style.bands(ax, range(len(value)), value, low, high, label=title, colour=colour, linestyle=linestyle)
-            ax.plot(numbers, "_", color=style.COLOURS[colour], alpha=0.45, markersize=7)
+            style.bands(
+                ax,
+                range(len(value)),
+                value,
+                low,
+                high,
+                colour=quantity.colour,
+                label=joined(quantity.legend, line),
+                linestyle=linestyle,
+            )
+            ax.plot(numbers, "_", color=style.COLOURS[quantity.colour], alpha=0.45, markersize=7)
     ax.set_xticks(range(len(sweep.values)), sweep.values)
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=quantity.figure[3])
     if quantity.scale == 100:
-        ax.yaxis.set_major_formatter(PercentFormatter(1))
+        style.percentages(ax.yaxis)
     ax.grid(visible=False, axis="x")
     if len(quantities) * len(sweep.lines) > 1:
         style.legend(ax)
@@ -165,59 +173,62 @@ def scatter(sweep: Sweep, split: str) -> Axes:
     ax.set(xlabel=f"trace of cross-entropy's Hessian on {split}", ylabel="ECE on test, as trained")
     if known.any() and trace[known].min() > 0:
         style.logarithmic_ticks(ax, "x")
-    ax.yaxis.set_major_formatter(PercentFormatter(1))
-    style.legend(ax, columns=1, loc="outside right upper", title=AXES[sweep.axis][1])
+    style.percentages(ax.yaxis)
+    style.legend(ax, title=AXES[sweep.axis][1])
     return ax
 
 
-def by_epoch(sweep: Sweep, label: str, **fields: Any) -> Axes | None:
+def by_epoch(sweep: Sweep, name: str, **fields: Any) -> Axes | None:
     """Draw the mean over seeds of a diagnostic against the epoch, a line for each member; None of none."""
     lines = {}
     for (line, linestyle), (value, shade) in itertools.product(sweep.lines.items(), sweep.values.items()):
-        epochs = defaultdict(list)
-        for row in in_training(select(sweep.rows[line, value], Diagnostic, **fields)):
-            epochs[row.epoch].append(row)
-        means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs.values()]
-        if means:
-            lines[joined(value, line)] = means, shade, linestyle
-    return figures.courses(lines, "epoch", label, beside=AXES[sweep.axis][1]) if lines else None
+        means = [
+            replace(rows[0], value=statistics.fmean(row.value for row in rows))
+            for rows in grouped(select(sweep.rows[line, value], Diagnostic, name=name, **fields), "epoch")
+        ]
+        lines[joined(value, line)] = means, shade, linestyle
+    return figures.courses(lines, "epoch", figures.MEANS[name][1], beside=AXES[sweep.axis][1])
 
 
 def _reliability(sweep: Sweep) -> list[Section]:
     """Small reliability diagrams, as trained, of each line and value, all seeds' examples together."""
-    parts = []
-    for number, line in enumerate(sweep.lines):
-        diagrams = []
-        for place, value in enumerate(sweep.values):
-            bins = defaultdict(list)
-            fields = {"name": "reliability", "method": UNCALIBRATED, "split": "test"}
-            for row in select(sweep.rows[line, value], ReliabilityBin, **fields):
-                bins[row.bin].append(row)
-            if bins:
-                drawn = figures.diagram([figures.pooled(rows) for _, rows in sorted(bins.items())])
-                diagrams.append(Panel(f"sweep_reliability_{number}_{place}", f"{AXES[sweep.axis][1]} {value}", drawn))
-        parts.append(Section(line, figures=diagrams, layout="small"))
-    return parts
+    fields = {"name": "reliability", "method": UNCALIBRATED, "split": "test"}
+    return [
+        Section(
+            line,
+            figures=[
+                Panel(
+                    f"sweep_reliability_{number}_{place}",
+                    f"{AXES[sweep.axis][1]} {value}",
+                    figures.diagram([figures.pooled(rows) for rows in bins]),
+                )
+                for place, value in enumerate(sweep.values)
+                if (bins := grouped(select(sweep.rows[line, value], ReliabilityBin, **fields), "bin"))
+            ],
+            layout="small",
+        )
+        for number, line in enumerate(sweep.lines)
+    ]
 
 
 def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     """Return metrics, ECE and NLL after each method, fitted numbers and curvature, as far as there are rows."""
-    metrics, fits, columns = run.metrics, _own_fits(run), [c for c in run.column_of_each() if c != AS_TRAINED]
+    metrics, fits = run.metrics, _own_fits(run)
     after = {UNCALIBRATED: "as trained", PLAIN: "after T", FOCAL: "after γ and T"}
 
     def of_metric(name: str, column: Column = AS_TRAINED) -> Quantity:
-        title, words, figure = metrics[name], "", None
-        if column != AS_TRAINED or name == "ece":
-            words = after.get(column.method) or f"after {run.method_title(column.method).lower()}"
-        if name == "ece" or (name in PRINTED and column == AS_TRAINED):
+        title, is_alone, figure = metrics[name], column == AS_TRAINED and name != "ece", None
+        words = "" if is_alone else after.get(column.method) or f"after {run.method_title(column).lower()}"
+        if name == "ece" or (name in PRINTED and is_alone):
             figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
-        line, colour = joined(f"{title.title} {words}".strip(), title.unit), run.method_colour(column.method)
-        return Quantity(line, sweep.metric(name, column), figure, words, colour, title.scale)
+        line, numbers = joined(f"{title.title} {words}".strip(), title.unit), sweep.metric(name, column)
+        return Quantity(line, numbers, figure, words, run.method_colour(column), title.scale)
 
     lines = [of_metric(name) for name in PRINTED]
-    lines += [of_metric(name, column) for name in ("ece", "nll") for column in columns]
+    fitted = [column for column in run.column_of_each() if column != AS_TRAINED]
+    lines += [of_metric(name, column) for name in ("ece", "nll") for column in fitted]
     for column, name, symbol in fits:
-        method, colour = run.method_title(column.method).lower(), run.method_colour(column.method)
+        method, colour = run.method_title(column).lower(), run.method_colour(column)
         is_alone = [name for _, name, _ in fits].count(name) == 1
         heading = f"Best {symbol} of {method}" if is_alone else f"Best {symbol}"
         figure = "Calibration", f"sweep_{name}", heading, _FITTED.get(name, name.replace("_", " ").capitalize())
@@ -225,9 +236,9 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
         lines.append(Quantity(line, sweep.numbers(Fit, name=name, **column._asdict()), figure, method, colour))
     lines += [of_metric(name) for name in metrics if name not in PRINTED]
     for row in sorted(measured(run.rows, Trace, "trace"), key=lambda row: row.loss != "cross_entropy"):
-        for name, symbol in _CURVATURE.items():
+        for name, (title, *_) in TITLES.items():
             numbers = sweep.numbers(Eigenvalue | Trace, name=name, loss=row.loss, split=row.split)
-            title, loss = TITLES[name].title, loss_title(row.loss)
+            symbol, loss = "λmax" if name == "lambda_max" else title, loss_title(row.loss)
             figure = "Curvature", f"sweep_{name}_{row.split}", f"{title} on {row.split}", title.lower()
             lines.append(Quantity(joined(symbol, loss, row.split), numbers, figure, loss, style.loss_colour(row.loss)))
     return [line for line in lines if np.isfinite(line.numbers).any()]
@@ -235,11 +246,11 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
 
 def _own_fits(run):
     """Method, name and symbol of the fitted numbers that are not those of a plainer one, as a first stage has them."""
-    fits: dict[tuple, tuple[Column, str, str]] = {}
+    fits = {}
     for column in run.column_of_each():
         for name, symbol in symbols_of(run.fits(column)).items():
-            values = (row.value for row in select(run.rows, Fit, name=name, **column._asdict()))
-            fits.setdefault((name, *values), (column, name, symbol))
+            rows = select(run.rows, Fit, name=name, **column._asdict())
+            fits.setdefault((name, *(row.value for row in rows)), (column, name, symbol))
     return list(fits.values())
 
 
@@ -251,26 +262,26 @@ def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: b
         for quantity in quantities:
             numbers = quantity.scale * quantity.numbers[place]
             lines.append(Line(quantity.title, "", [_cell(mean(seeds)) for seeds in numbers]))
-            less = [mean(seeds) for seeds in numbers[1:] - numbers[0]]
+            less = list(map(mean, numbers[1:] - numbers[0]))
             if differences and any(value.n > 1 for value in less):
-                cells = [Cell(""), *(_cell(value, 3, is_difference=True) for value in less)]
-                lines.append(Line("", f"less at {sweep.heads[0]}, paired", cells))
+                cells = (_cell(value, 3, is_difference=True) for value in less)
+                lines.append(Line("", f"less at {sweep.heads[0]}, paired", [Cell(""), *cells]))
         tables.append(Table(title or "Mean over seeds", [(head, "") for head in sweep.heads], lines))
     return tables
 
 
-def _cell(value: Estimate, digits: int = 4, steps: int = 5, *, is_difference: bool = False) -> Cell:
+def _cell(estimate: Estimate, digits: int = 4, steps: int = 5, *, is_difference: bool = False) -> Cell:
     """A mean with its interval beneath, whose decimals make so many steps of its width."""
-    if value.n <= is_difference:
+    value, _, low, high, n = estimate
+    if n <= is_difference:
         return Cell("") if is_difference else NOTHING
-    text = f"{'+' if is_difference and value.value > 0 else ''}{style.significant(value.value, digits)}"
-    if not is_difference and not value.low < value.high:  # one seed, or the same number in all
-        return Cell(text, value=value.value)
-    is_finding = is_difference and (value.low > 0 or value.high < 0)
-    return Cell(text, style.ends(value.low, value.high, steps=steps), is_finding, value.value, value.low, value.high)
+    text = f"{'+' if is_difference and value > 0 else ''}{style.significant(value, digits)}"
+    if not is_difference and not low < high:  # one seed, or the same number in all
+        return Cell(text, value=value)
+    return Cell(text, style.ends(low, high, steps=steps), is_difference and not low <= 0 <= high, value, low, high)
 
 
-def choices(run: Run, sweep: Sweep) -> tuple[Table | None, Markup]:
+def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
     """Return what NLL, ECE and accuracy on val would choose among all values and lines, and what that costs on test.
 
     Also a sentence on the choice by NLL after temperature scaling, else by the first there is. Values that lack a seed
@@ -288,19 +299,26 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table | None, Markup]:
         numbers, names, n = numbers[:, whole], np.array(members)[whole], len(sweep.seeds)
         loss = numbers if title.best == "low" else -numbers
         chosen, best = loss.mean(2).argmin(1)
-        votes = (loss[0].argmin(0) == chosen).sum()
+        note = f"by {(loss[0].argmin(0) == chosen).sum()} of {n} seeds alone" if n > 1 else ""
+        means = map(_cell, map(mean, numbers[:, chosen]))
         # How much worse the chosen is on test than the best, paired over seeds.
         cost = _cell(mean(loss[1, chosen] - loss[1, best]), 2, 50)
-        note, means = f"by {votes} of {n} seeds alone" if n > 1 else "", [_cell(mean(of)) for of in numbers[:, chosen]]
-        after = "as trained" if column == AS_TRAINED else f"after {run.method_title(column.method).lower()}"
+        after = "as trained" if column == AS_TRAINED else f"after {run.method_title(column).lower()}"
         by = f"{title.title} {after}"
         lines.append(Line(joined(by, title.unit), "", [Cell(names[chosen], note), *means, Cell(names[best]), cost]))
-        if not sentence or (name, column) == ("nll", _BY_NLL):
-            cost = "" if best == chosen else " ".join(filter(None, (cost.text, title.unit, cost.note)))
-            about = {"by": by, "value": names[chosen], "best": names[best], "cost": cost}
-            sentence = say("choice", seeds=n, left_out=left_out, **about)
+        if not sentence or (name, column) == ("nll", BY_NLL):
+            sentence = say(
+                "choice",
+                by=by,
+                value=names[chosen],
+                best=names[best],
+                cost=cost,
+                unit=title.unit,
+                seeds=n,
+                left_out=left_out,
+            )
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
-    return Table("Chosen by", heads, lines) if lines else None, sentence
+    return Table("Chosen by", heads, lines), sentence
 
 
 def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
@@ -309,39 +327,29 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     lines, (chosen, sentence) = quantities(run, sweep), choices(run, sweep)
     fits = defaultdict(list)
     for column, _, symbol in _own_fits(run):
-        fits[run.method_title(column.method)].append(symbol)
+        fits[run.method_title(column)].append(symbol)
     flatness = [
         Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", scatter(sweep, split))
         for split in splits_of(select(run.rows, Trace, **_OF_CROSS_ENTROPY))
     ]
     wrong = {"name": "true_class_probability", "outcome": "wrong"}
     courses = [
-        (
-            f"sweep_wrong_{split}",
-            f"Examples predicted wrong, {split}",
-            by_epoch(sweep, "mean p of the true class", split=split, **wrong),
-        )
+        Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", by_epoch(sweep, split=split, **wrong))
         for split in splits_of(select(run.rows, Diagnostic, **wrong))
     ]
-    courses.append(
-        (
-            "sweep_weight_norm",
-            "Norm of the last layer's weights",
-            by_epoch(sweep, "‖W‖, Frobenius norm", name="weight_norm"),
-        )
-    )
+    courses.append(Panel("sweep_weight_norm", figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
     parts = [
         Section(
             "Calibration",
             figures=_panels(sweep, lines, "Calibration"),
-            notes=say("sweep_calibration", fits=fits, criterion=CRITERION.upper()),
+            notes=say("sweep_calibration", fits=fits, run=run),
         ),
         Section(
             "Curvature",
             figures=_panels(sweep, lines, "Curvature") + flatness,
-            notes=say("sweep_curvature", examples=run.setting("curvature.examples")),
+            notes=say("sweep_curvature", run=run),
         ),
-        Section("While training", figures=panels(*courses), notes=say("sweep_diagnostics")),
+        Section("While training", figures=courses, notes=say("sweep_diagnostics")),
         Section(
             f"All numbers, and differences to those at {sweep.heads[0]}",
             tables=sweep_tables(sweep, lines),
@@ -351,22 +359,24 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         Section(
             "When it says 80%, is it right 80% of the time?", parts=_reliability(sweep), notes=say("sweep_reliability")
         ),
-        sections.record(run, "The sweep", files="manifest.json and metrics.jsonl", folder="WORKDIR", members=True),
+        sections.record(run, "The sweep", members=True),
     ]
-    stopped = [f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")]
-    lead = say(
-        "sweep",
-        choice=sentence,
-        members=len({member_text(row) for row in select(run.rows, Metric, method=UNCALIBRATED)}),
-        axis=AXES[sweep.axis][0],
-        values=sweep.values,
-        seeds=len(sweep.seeds),
-        stopped=stopped,
-        chance=[member_text(row) for row in run.at_chance()],
-    )
     loss = loss_title(style.short(run.setting("loss.name") or "runs"))
     title = f"{run.data_title or 'A sweep'}: {loss} along {AXES[sweep.axis][1]}"
-    return sections.write_page(path, title, parts, verdict=lead)
+    return sections.write_page(
+        path,
+        title,
+        parts,
+        verdict=say(
+            "sweep",
+            choice=sentence,
+            members=len({member_text(row) for row in select(run.rows, Metric, method=UNCALIBRATED)}),
+            axis=AXES[sweep.axis][0],
+            sweep=sweep,
+            stopped=[f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")],
+            chance=[member_text(row) for row in run.at_chance()],
+        ),
+    )
 
 
 def _panels(sweep, quantities, section):
@@ -378,7 +388,7 @@ def _panels(sweep, quantities, section):
     ]
 
 
-def sweep_text(rows: Sequence[Row], manifest: Mapping[str, Any]) -> str:
+def sweep_text(rows: Rows, manifest: Mapping[str, Any]) -> str:
     """Return the numbers that figures draw as plain text, and beneath, what would be chosen on val."""
     run = Run(rows, manifest)
     sweep = sweep_of(run)
