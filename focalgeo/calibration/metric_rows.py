@@ -6,6 +6,7 @@ resamples of the examples.
 """
 
 from collections.abc import Sequence
+from itertools import permutations
 from operator import itemgetter
 
 import jax
@@ -165,23 +166,13 @@ def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]
 
 
 def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[int, int]]:
-    """Pairs (method, against) of positions in `calibrated`, which holds methods plainest first.
+    """Pairs (method, against) of positions in `calibrated`, plainest method first: each against every earlier one.
 
-    Every method against the first for which nothing is fitted, against the first of the `candidates` by `criterion`,
-    and against each earlier one fitted by the same criterion; the candidates, and those for which nothing is fitted,
-    against each earlier candidate.
+    And each against the first of the `candidates` by `criterion`.
     """
-    plainest = next((index for index, method in enumerate(calibrated) if method.criterion is None), None)
-    compete = candidates(calibrated, criterion)
-    pairs = []
-    for later, method in enumerate(calibrated):
-        for earlier, other in enumerate(calibrated):
-            alike = method.criterion is not None and other.criterion == method.criterion
-            competes = earlier in compete and (later in compete or method.criterion is None)
-            compared = earlier < later and (alike or competes)
-            if later not in (plainest, earlier) and (compared or earlier in (plainest, *compete[:1])):
-                pairs.append((later, earlier))
-    return pairs
+    plainest = candidates(calibrated, criterion)[:1]
+    pairs = permutations(range(len(calibrated)), 2)
+    return [(method, against) for method, against in pairs if against < method or against in plainest]
 
 
 def _worth(n, share, stderr, clusters):
