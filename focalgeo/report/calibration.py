@@ -477,4 +477,6 @@ def _apply_section(run, choice):
     )
     if snippet:
         words += Markup('<pre id="snippet">{}</pre>').format(snippet)
-    return Section("How to apply it", words, notes=say("with_focalgeo"))
+    return Section(
+        "How to apply it", words, notes=say("with_focalgeo", dense=run.setting("reading.class_axis") is not None)
+    )
