@@ -262,7 +262,7 @@ def of_all_processes(tree: PyTree) -> PyTree:
 
 def reduce_sum(tree: PyTree) -> PyTree:
     """Sum of every leaf over all devices, inside `pmapped` only; sums and counts are reduced first, divided after."""
-    return jax.lax.psum(jax.tree.map(jnp.asarray, tree), AXIS)
+    return jax.lax.psum(tree, AXIS)
 
 
 def gather(tree: PyTree, axis: str = AXIS) -> PyTree:
@@ -304,12 +304,12 @@ class Program(NamedTuple):
     temporary: (TrainState, host batch) -> bytes that a device needs for one call beside states and batch.
     """
 
-    step: Callable[[list, PyTree], tuple[list, list, list]]
-    place: Callable[[TrainState], list]
-    put: Callable[[TrainState], TrainState]
-    states: Callable[[list], list[TrainState]]
-    gather: Callable[[list], TrainState]
-    temporary: Callable[[TrainState, PyTree], int]
+    step: Callable
+    place: Callable
+    put: Callable
+    states: Callable
+    gather: Callable
+    temporary: Callable
 
 
 def make_program(
@@ -317,7 +317,7 @@ def make_program(
     *,
     at_once: int,
     shared: tuple[PyTree, ...] = (),
-    fetch: Callable[[PyTree], PyTree] = lambda spec: spec,
+    fetch: Callable = lambda spec: spec,
 ) -> Program:
     """The program that advances `at_once` members in one call of step(states, batches, *shared) -> (states, metrics).
 
@@ -415,8 +415,8 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
 
 def _one_step(step, index, state, batch, *shared):
     """The step with the noise key of device number `index`, and a fingerprint of the new state beside the metrics."""
-    keys = state.key.reshape(-1, state.key.shape[-1])  # one, or one for each member of a sweep
-    noise = jax.vmap(jax.random.fold_in, (0, None))(keys, index).reshape(state.key.shape)
+    fold_in = jnp.vectorize(jax.random.fold_in, signature="(k),()->(k)")  # of one key, or of each member's
+    noise = fold_in(state.key, index)
     new_state, metrics = step(state._replace(key=noise), batch, *shared)
     new_state = new_state._replace(key=state.key)
     return new_state, metrics, _fingerprint(new_state)

@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,12 +103,12 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     elif outputs.labels is not None and outputs.labels.shape == outputs.index.shape:
         if keys.ignored:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
-            fields = {
-                role: value[kept]
-                for role in ("logits", "labels", "group", "cluster", "weight", "index")
-                if np.shape(value := getattr(outputs, role))[:1] == kept.shape
+            arrays = {
+                name: value[kept]
+                for name, value in outputs._asdict().items()
+                if getattr(value, "shape", ())[:1] == kept.shape
             }
-            outputs = outputs._replace(**fields, left_out=np.sum(~kept))
+            outputs = outputs._replace(**arrays, left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
     return _of_two_classes(outputs)
 
@@ -311,7 +311,7 @@ def _read_torch(path):
     }
 
 
-_READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+_READERS = {
     ".npz": lambda path: np.load(io.BytesIO(path.read_bytes()), allow_pickle=False),  # lazily, with nothing to close
     ".npy": lambda path: {"": np.load(path, allow_pickle=False)},
     ".safetensors": load_file,

@@ -91,7 +91,7 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
     return [finite(row) for row in rows]
 
 
-def make_form(problem: Problem, split: Collection[str]) -> Callable[[PyTree], dict[str, dict[str, Array]]]:
+def make_form(problem: Problem, split: Collection[str]) -> Callable:
     """The function v -> loss -> part -> value of the parts of v' H v, with one batch's activations in memory.
 
     problem: as `on_device` gives it.

@@ -65,7 +65,7 @@ def count_examples(problem: Problem) -> int:
     return count
 
 
-def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Callable[[PyTree, PyTree, Batch], Array]:
+def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Callable:
     """Jitted (params, model_state, batch) -> the batch's share of a mean loss: sum of unmasked losses / num_examples.
 
     In nats, network in evaluation mode; summed over the batches of `num_examples` examples it is their mean loss. The

@@ -15,7 +15,6 @@ from typing import Any
 from warnings import filterwarnings
 
 import numpy as np
-from scipy import special  # scipy.stats takes a second to import
 
 from focalgeo import calibration, records, report
 from focalgeo.calibration import Comparison, Fitted, suspicions
@@ -336,10 +335,10 @@ def _chi_square_p_value(table: np.ndarray) -> float:
     Classes of which a row is expected to hold fewer than 5 are taken together, with the rarest of the others where they
     are too few together: of them the test is not valid.
     """
+    from scipy.stats import chi2_contingency  # slow to import
+
     table = table[:, np.argsort(table.sum(axis=0))]
     expected = table.sum(axis=1).min() / table.sum() * table.sum(axis=0)
     rare = max(np.count_nonzero(expected < FEWEST_EXPECTED), np.searchsorted(expected.cumsum(), FEWEST_EXPECTED) + 1)
-    table = np.add.reduceat(table, [0, *range(rare, table.shape[1])], axis=1)
-    expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
-    statistic = ((table - expected) ** 2 / expected).sum()
-    return float(special.chdtrc(table.shape[1] - 1, statistic)) if table.shape[1] > 1 else 1.0
+    pooled = np.add.reduceat(table, [0, *range(rare, table.shape[1])], axis=1)
+    return float(chi2_contingency(pooled, correction=False).pvalue)

@@ -107,7 +107,7 @@ class Objective(NamedTuple):
     """
 
     name: str  # of the loss without penalties, as rows of its curvature name it
-    loss: Callable[[Array, Array, dict], Array]  # (logits, labels, loss_values) -> [examples]
+    loss: Callable  # (logits, labels, loss_values) -> [examples]
     outputs: Callable  # of penalties.make_outputs
     loss_values: dict[str, PyTree]  # the traced values that both read, as training begins; a member has its own
 
@@ -217,7 +217,7 @@ def trained_gamma(config) -> float | None:
 
 
 def _load(config) -> Dataset:
-    names = ("split_seed", "train_size", "val_size", "test_size", "image_size", "max_words", "max_length", "label")
+    names = data.load_dataset.__kwdefaults__
     dataset = data.load_dataset(config.data.name, **{name: config.data[name] for name in names})
     for gap in data.gaps(dataset):
         say(f"{config.data.name}: {gap}")
@@ -324,9 +324,9 @@ class Pipeline(NamedTuple):
     compiled step.
     """
 
-    specs: Callable[[int, int], Iterator[PyTree]]
-    fetch: Callable[[PyTree], PyTree]
-    make_batch: Callable[..., Batch]
+    specs: Callable
+    fetch: Callable
+    make_batch: Callable
     resident: tuple[Split, ...]
 
 
@@ -343,7 +343,7 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
         alike = {"batch_size": size, "epoch": epoch, "start": start, "augmentation": augmentation}
         of_stream = partial(data.batch_specs, train, multiple_of=parallel.device_count(), **alike)
         for of_streams in zip(*(of_stream(seed=seed) for seed in seeds), strict=True):
-            yield jax.tree.map(lambda *leaves: np.stack(leaves), *of_streams)
+            yield stack(of_streams)
 
     if 2 * (train.x.nbytes + train.y.nbytes) <= free:
         make_batch = partial(data.make_batch, shape=train.x.shape[1:], **options)

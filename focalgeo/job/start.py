@@ -110,8 +110,7 @@ def started(config, members: Sequence[Member], states: TrainState) -> TrainState
         return states
     path, run, modules = _source(config), config.start.run, config.start.modules
     manifest = records.read_manifest(Path(run))
-    sweep = {**dict.fromkeys(SWEPT_FIELDS, ()), **manifest["config"].get("sweep", {})}
-    values = of_shard(combinations(ConfigDict({"sweep": sweep})), manifest.get("shard"))
+    values = of_shard(combinations(ConfigDict(manifest["config"])), manifest.get("shard"))
     names, places = list(map(member_name, values)), []
     for member in members:
         name = member_name({axis: operator.attrgetter(SWEPT_FIELDS[axis])(member.config) for axis in values[0]})

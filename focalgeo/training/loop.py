@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from focalgeo import files, parallel
-from focalgeo.rows import Row, Scalar, tagged
+from focalgeo.rows import Scalar, tagged
 from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.step import FINITE
 from focalgeo.types import Array, BestEpoch, Interrupted, Predictions, PyTree, RunError, TrainState
@@ -53,13 +53,13 @@ def run(
     *,
     tags: Sequence[dict],
     sweep: bool,
-    batches: Callable[[int, int], Iterator[PyTree]],
-    validate: Callable[[list[TrainState]], list[Row]],
-    adapt: Callable[[TrainState, int], TrainState],
-    learning_rate: Callable[[int], np.ndarray],
-    write: Callable[[list[Row]], None],
-    save: Callable[[Checkpoint], None],
-    interrupted: Callable[[], int | None],
+    batches: Callable,
+    validate: Callable,
+    adapt: Callable,
+    learning_rate: Callable,
+    write: Callable,
+    save: Callable,
+    interrupted: Callable,
 ) -> Outcome:
     """Train all members from `start` to the end of the plan; one run is a sweep of one member.
 

@@ -56,7 +56,7 @@ def _adam() -> optax.GradientTransformation:
 
 
 # name -> the optimiser's own scaling of gradients, of (momentum, nesterov)
-OPTIMISERS: dict[str, Callable[[float, bool], optax.GradientTransformation]] = {
+OPTIMISERS = {
     "sgd": lambda momentum, nesterov: optax.trace(momentum, nesterov=nesterov) if momentum else optax.identity(),
     "adam": lambda momentum, nesterov: _adam(),
     "adagrad": lambda momentum, nesterov: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),

@@ -106,7 +106,7 @@ def make_members_step(step: Callable) -> Callable:
 
 
 def stack(states: Iterable[TrainState]) -> TrainState:
-    """The states of all members as one in host memory, leaves [members, ...]."""
+    """The states of all members, or other trees, as one in host memory, leaves [members, ...]."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(list(states)))
 
 
