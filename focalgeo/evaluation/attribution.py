@@ -160,7 +160,10 @@ def compare(
     """
     gradient, plain = (_gradient(function, logits, labels) for function in (loss, reference))
     second, plain_second = (_second_derivative(function, logits, labels) for function in (loss, reference))
-    weight = _ratio(gradient, plain, labels)
+    numerator, denominator = (jnp.take_along_axis(z, labels[:, None], axis=-1)[:, 0] for z in (gradient, plain))
+    # Cross-entropy's is p_y - 1: where it underflows the example has no curvature left to weigh.
+    gone = denominator == 0
+    weight = jnp.where(gone, 0, numerator / jnp.where(gone, 1, denominator))
     apart = jnp.max(jnp.abs(gradient - weight[:, None] * plain), axis=-1)
     size = jnp.max(jnp.abs(gradient), axis=-1)
     return Examples(
@@ -174,19 +177,11 @@ def compare(
 
 def constant_weight(loss: Callable, reference: Callable, logits: Array, labels: Array) -> Array:
     """The loss w * cross_entropy with w, the ratio of both gradients in the true logit, a constant to derivatives."""
-    gradients = (_gradient(function, logits, labels) for function in (loss, reference))
-    return jax.lax.stop_gradient(_ratio(*gradients, labels)) * reference(logits, labels)
+    return compare(loss, reference, jax.lax.stop_gradient(logits), labels).weight * reference(logits, labels)
 
 
 def _gradient(loss: Callable, logits: Array, labels: Array) -> Array:
     return jax.grad(lambda point: jnp.sum(loss(point, labels)))(logits)
-
-
-def _ratio(gradient: Array, plain: Array, labels: Array) -> Array:
-    numerator, denominator = (jnp.take_along_axis(z, labels[:, None], axis=-1)[:, 0] for z in (gradient, plain))
-    # Cross-entropy's is p_y - 1: where it underflows the example has no curvature left to weigh.
-    gone = denominator == 0
-    return jnp.where(gone, 0, numerator / jnp.where(gone, 1, denominator))
 
 
 def _second_derivative(loss: Callable, logits: Array, labels: Array) -> Array:

@@ -53,8 +53,7 @@ def curvature_rows(member: Member, prepared: Prepared, state: TrainState, *, in_
     """
     settings, rows = member.config.curvature, []
     key, parts_key, density_key = jax.random.split(member.keys["probe"], 3)
-    names = ("max_products", "tolerance", "num_probes", "trace_method")
-    options = {name: settings[name] for name in names}
+    options = {name: settings[name] for name in ("max_products", "tolerance", "num_probes", "trace_method")}
     for split in settings.splits if settings.examples else ():
         if not (member.name or in_training):
             say(f"measuring the curvature of the loss on {split}")
@@ -95,7 +94,7 @@ def make_problem(member: Member, prepared: Prepared, state: TrainState, split: s
     functions = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
     needed = jax.device_get((state.loss_values, state.params, state.model_state))
     loss_values, params, model_state = jax.device_put(needed)
-    of_logits = {name: Partial(_with_values, Partial(loss), loss_values) for name, loss in functions.items()}
+    of_logits = {name: Partial(loss, loss_values=loss_values) for name, loss in functions.items()}
     settings, (x, y) = member.config.curvature, getattr(prepared.dataset, split)
     few = Split(x[: settings.examples], y[: settings.examples])
     batches = preparation.evaluation_batches(member.config, few, batch_size=settings.batch_size)
@@ -108,10 +107,6 @@ def _flat_logits(apply: Callable, variables: PyTree, x: PyTree) -> Array:
     """Logits [examples, classes]; of a tree each node is one."""
     logits = apply(variables, x)
     return logits.reshape(-1, logits.shape[-1])
-
-
-def _with_values(loss, loss_values, logits, labels):
-    return loss(logits, labels, loss_values)
 
 
 def diagnostics_of_epoch(prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]) -> list[Row]:

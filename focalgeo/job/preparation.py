@@ -144,23 +144,22 @@ def prepare(config, dataset: Dataset | None = None) -> Prepared:
     fields["weight_decay"] = max(settings.weight_decay, *config.sweep.weight_decay, 0.0)  # a member has its own
     tx = optimiser.make_optimiser(settings.name, schedule, **fields)
     model, objective = _model(config, dataset), make_objective(config)
+    step = make_step(
+        model.apply,
+        objective.loss,
+        tx,
+        parallel.reduce_sum,
+        outputs=objective.outputs,
+        mean=settings.reduction == "mean",
+        ascent=make_ascent(settings.sam_radius, adaptive=settings.sam_adaptive),
+    )
+    if config.model.precision != "default":  # jax's own default, as it may be set
+        step = jax.default_matmul_precision(config.model.precision)(step)
     if len(config.loss.alpha) not in (0, classes):
         raise InputError(
             f"config.loss.alpha holds {len(config.loss.alpha)} weights, {dataset.name} has {classes} classes"
         )
-    return Prepared(config, dataset, model, plan, objective, schedule, tx, step_of(config, model, objective, tx))
-
-
-def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
-    """The step of one run, to be compiled by `parallel`; the only thing that config.model.precision is for."""
-    mean = config.optimizer.reduction == "mean"
-    ascent = make_ascent(config.optimizer.sam_radius, adaptive=config.optimizer.sam_adaptive)
-    options = {"outputs": objective.outputs, "mean": mean, "ascent": ascent}
-    step = make_step(model.apply, objective.loss, tx, parallel.reduce_sum, **options)
-    precision = config.model.precision
-    return (
-        step if precision == "default" else jax.default_matmul_precision(precision)(step)
-    )  # jax's own default, as it may be set
+    return Prepared(config, dataset, model, plan, objective, schedule, tx, step)
 
 
 def make_objective(config) -> Objective:
@@ -287,12 +286,8 @@ def state_shapes(prepared: Prepared, member: Member) -> TrainState:
     Raises:
         InputError: the network cannot read the data.
     """
-
-    def state(key: Array) -> TrainState:
-        return _state(prepared, member, dict(prepared.model.init(key, x)), stream=0)
-
-    x = _examples(prepared)
-    return jax.eval_shape(state, member.keys["init"])
+    variables = jax.eval_shape(prepared.model.init, member.keys["init"], _examples(prepared))
+    return jax.eval_shape(partial(_state, prepared, member, stream=0), dict(variables))
 
 
 def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) -> TrainState:

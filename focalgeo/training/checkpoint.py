@@ -108,8 +108,7 @@ def _checkpointer() -> ocp.Checkpointer:
 
 
 def _newest_first(directory: Path) -> list[Path]:
-    paths = Path(directory).iterdir() if Path(directory).is_dir() else ()
-    steps = [path for path in paths if re.fullmatch(r"0|[1-9][0-9]*", path.name)]
+    steps = [path for path in Path(directory).glob("*") if path.name.isdecimal()]
     return sorted(steps, key=lambda path: int(path.name), reverse=True)
 
 
