@@ -424,7 +424,7 @@ def pmapped_forward(forward: Callable) -> Callable:
     compiled = forward_program(forward)
 
     def outputs(variables: PyTree, batch: Batch) -> np.ndarray:
-        here = compiled(replicated(variables), _cut(shard(batch.x)))
+        here = compiled(variables, _cut(shard(batch.x)))
         sharded = np.asarray(jax.device_get(of_all_processes(here)))
         return sharded.reshape(-1, *sharded.shape[2:])
 

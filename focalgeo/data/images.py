@@ -1,6 +1,6 @@
 """Images as uint8 arrays of one size: class folders, Tiny ImageNet, and prepared TensorFlow Datasets."""
 
-import importlib
+import fnmatch
 import mimetypes
 import os
 import warnings
@@ -154,7 +154,7 @@ def read_tiny_imagenet(location: str, options: Options) -> RawDataset:
         folder = folder / roots[0]
         names = sources.list_files(folder)
         parts = {
-            part: [name for name in names if PurePosixPath(name).match(pattern)]
+            part: fnmatch.filter(names, pattern)
             for part, pattern in (("train", "train/*/images/*"), ("test", "val/images/*"))
         }
         wnid_of = {name: name.split("/")[1] for name in parts["train"]}
@@ -203,9 +203,10 @@ def read_tfds(name: str, options: Options) -> RawDataset:
     data_dir = Path(os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
     prepare = f"pip install 'focalgeo[tfds]' tensorflow && tfds build {name} --file_format=array_record"
     with sources.reading(where, f"run `{prepare}` once, or name another folder than {data_dir} in TFDS_DATA_DIR"):
-        importlib.import_module("array_record")
-        builders = importlib.import_module("tensorflow_datasets").core.read_only_builder
-        builder = builders.builder_from_files(name, data_dir=data_dir, file_format="array_record")
+        import array_record  # noqa: F401 (by which it reads)
+        from tensorflow_datasets.core import read_only_builder
+
+        builder = read_only_builder.builder_from_files(name, data_dir=data_dir, file_format="array_record")
         source = sources.Source(where, Path(builder.data_path), sources.checksum(Path(builder.data_path)))
 
     def build() -> RawDataset:

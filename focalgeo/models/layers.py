@@ -21,12 +21,17 @@ Share = Annotated[float, Meta(ge=0, lt=1)]
 CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
-class ImageNetwork(nn.Module):
-    """What networks of images share; batch statistics are summed over `axis_name`, see `BatchNorm`."""
+class Network(nn.Module):
+    """What networks of numbers share."""
 
     num_classes: int
-    axis_name: str | None = None
     dtype: Any = jnp.float32
+
+
+class ImageNetwork(Network):
+    """What networks with batch norm share; batch statistics are summed over `axis_name`, see `BatchNorm`."""
+
+    axis_name: str | None = None
 
 
 class Block(nn.Module):
