@@ -179,17 +179,14 @@ def _class_numbers(outputs, positive, where):
 
 def _of_labels(outputs, where):
     """Each pair of a row and a label as a row of one score: its group is the label, its cluster the row."""
-    scores, labels, kind = outputs.logits, outputs.labels, outputs.kind
+    scores, labels = outputs.logits, outputs.labels
     if outputs.group is not None:
         raise InputError(f"{where} has groups: of several labels a row the labels are the groups, leave it out")
     if scores.ndim != 2 or (labels is not None and (labels.shape != scores.shape or not np.isin(labels, (0, 1)).all())):
         what = f"labels have shape {np.shape(labels)}, scores {scores.shape}"
         raise InputError(f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1")
-    if kind == "scores":
-        kind = "probs" if ((scores >= 0) & (scores <= 1)).all() else "logits"
     row, label = np.indices(scores.shape).reshape(2, -1)
     return outputs._replace(
-        kind=kind,
         logits=scores.ravel(),
         labels=None if labels is None else labels.ravel(),
         group=np.array(outputs.classes or range(scores.shape[1]), str)[label],

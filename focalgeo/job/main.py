@@ -80,8 +80,11 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
 def _stops(rows, members):
     """The members that have stopped, since a number was not finite, and where."""
     stops = select(rows, Scalar, name="stopped")
-    pairs = [(member.name, row.value) for member in members for row in select(stops, Scalar, **member.tags)]
-    return [f"{name or 'the run'} at step {step:.0f}" for name, step in pairs]
+    return [
+        f"{member.name or 'the run'} at step {row.value:.0f}"
+        for member in members
+        for row in select(stops, Scalar, **member.tags)
+    ]
 
 
 def _listed(stops: Sequence[str]) -> str:

@@ -75,7 +75,7 @@ def curvature_of_epoch(prepared: Prepared, members: Sequence[Member], groups: Se
     The last epoch's are left to the measurement after training.
     """
     rows = []
-    if prepared.config.curvature.examples and _is_due(prepared.config.curvature.every, prepared, groups, at_end=False):
+    if _is_due(prepared.config.curvature.every, prepared, groups, at_end=False):
         groups = jax.device_get([group._replace(opt_state=(), best=None) for group in groups])
         states = [member_state(group, index) for group in groups for index in range(len(group.step))]
         for member, state in zip(members, states, strict=True):
@@ -92,8 +92,7 @@ def _is_due(every, prepared, groups, *, at_end):
 def make_problem(member: Member, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
     """Cross-entropy and the loss trained with, of the member's network, on the split's examples for curvature."""
     functions = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
-    needed = jax.device_get((state.loss_values, state.params, state.model_state))
-    loss_values, params, model_state = jax.device_put(needed)
+    loss_values, params, model_state = jax.device_get((state.loss_values, state.params, state.model_state))
     of_logits = {name: Partial(loss, loss_values=loss_values) for name, loss in functions.items()}
     settings, (x, y) = member.config.curvature, getattr(prepared.dataset, split)
     few = Split(x[: settings.examples], y[: settings.examples])

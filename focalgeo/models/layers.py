@@ -65,7 +65,7 @@ def embed(module: WordNetwork, words: Array) -> Array:
     size = module.embedding_size
     layer = nn.Embed(module.vocabulary_size, size, dtype=module.dtype, embedding_init=module.embedding_init)
     vectors = layer(words)
-    return jnp.where((words != 0)[..., None], vectors, jnp.zeros_like(vectors))
+    return jnp.where((words != 0)[..., None], vectors, 0)
 
 
 def check_trees(x: Array) -> None:
@@ -92,11 +92,11 @@ class BatchNorm(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask=None):
         """Normalise x [examples, ..., channels]; mask [examples] is True where there is no padding."""
-        channels = x.shape[-1]
-        running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
-        running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
-        scale = self.param("scale", nn.initializers.ones, (channels,), jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros, (channels,), jnp.float32)
+        of_channels = x.shape[-1:], jnp.float32
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, *of_channels)
+        running_var = self.variable("batch_stats", "var", jnp.ones, *of_channels)
+        scale = self.param("scale", nn.initializers.ones, *of_channels)
+        bias = self.param("bias", nn.initializers.zeros, *of_channels)
         mean, var = running_mean.value, running_var.value
         if train:
             mean, var, count = self._batch_statistics(x, mask)
@@ -104,7 +104,7 @@ class BatchNorm(nn.Module):
                 unbiased = var * (count / jnp.maximum(count - 1, 1))
                 running_mean.value = self.momentum * running_mean.value + (1 - self.momentum) * mean
                 running_var.value = self.momentum * running_var.value + (1 - self.momentum) * unbiased
-        shape = (1,) * (x.ndim - 1) + (channels,)
+        shape = (1,) * (x.ndim - 1) + (-1,)
         mean, factor, bias = (leaf.reshape(shape) for leaf in (mean, scale * jax.lax.rsqrt(var + self.epsilon), bias))
         return ((x.astype(jnp.float32) - mean) * factor + bias).astype(self.dtype)
 
