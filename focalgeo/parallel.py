@@ -201,7 +201,7 @@ def _cut(tree: PyTree) -> PyTree:
 
 def _devices() -> list[jax.Device]:
     """All devices in the order of pmap: those of one process are a block."""
-    return [device for index in range(count()) for device in jax.local_devices(process_index=index)]
+    return sorted(jax.devices(), key=operator.attrgetter("process_index"))
 
 
 def everywhere(tree: PyTree) -> PyTree:

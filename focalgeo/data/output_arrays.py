@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 from jaxtyping import Float32, Int32
 from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
 from safetensors.numpy import load_file
@@ -114,8 +115,6 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
 
 
 def _by_role(arrays, keys, where):
-    import pandas  # slow to import
-
     names = {
         role: getattr(keys, role) or next((name for name in own if _columns(arrays, name, role)), None)
         for role, own in _NAMES.items()
@@ -158,8 +157,6 @@ def _columns(arrays, name, role):
 
 def _class_numbers(outputs, positive, where):
     """Labels as numbers where they name the classes of columns, or stand beside one column; others as they are."""
-    import pandas
-
     labels, classes, is_column = outputs.labels, outputs.classes, outputs.logits.ndim == 1
     texts = labels.astype(str)
     texts = np.char.title(texts) if is_column and not positive else texts  # true, too
@@ -244,8 +241,6 @@ def open_arrays(path: Path, keys: Keys) -> Mapping[str, Any]:
     suffix = tables.suffix_of(path)
     if suffix in _READERS and os.path.isfile(path):  # a pipe would be waited for
         return _READERS[suffix](path)
-    import pandas
-
     texts = [name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])]
     table = pandas.concat([lm_eval.outputs(tables.read_table(each, texts=texts), each) for each in _files(path)])
     asked = {part for key in keys[:7] for part in (key or "").split(",")}
@@ -266,8 +261,6 @@ def _texts(frame):
 
 def _numbers(frames, where):
     """Columns of numbers, or one of lists, as float64 [rows, columns], or [rows] of one that is not numbered."""
-    import pandas
-
     frame, index = pandas.concat(frames, axis=1), frames[0].index
     first = frame.columns[0]
     is_numbered = frame.shape[1] > 1 and _NUMBERED.fullmatch(first)

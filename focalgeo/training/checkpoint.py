@@ -45,7 +45,6 @@ def save(directory: Path, checkpoint: Checkpoint, *, keep: int) -> None:
     state = jax.device_get(checkpoint.state)
     path = Path(directory).absolute() / str(int(np.max(state.step)))
     with _orbax(f"cannot write checkpoint {path}", "free some space or choose another --workdir"):
-        path.mkdir(parents=True, exist_ok=True)
         (path / DIGEST).unlink(missing_ok=True)
         _checkpointer().save(path / "state", args=ocp.args.StandardSave(state._asdict()), force=True)
         (path / _SUMS).write_text(
