@@ -32,7 +32,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from focalgeo import files
 from focalgeo.trees import at_highest
-from focalgeo.types import Array, Batch, InputError, Interrupted, PyTree, RunError, TrainState, shown
+from focalgeo.types import Array, InputError, Interrupted, PyTree, RunError, TrainState, shown
 
 AXIS = "devices"
 _MEMBERS = "members"
@@ -325,7 +325,7 @@ def make_program(
     compiled = (pmapped_members if apart else pmapped)(step, num_shared=len(shared))
     shared = replicated(shared)
 
-    def on_devices(batch: PyTree) -> PyTree:
+    def on_devices(batch):
         return replicated(fetch(batch)) if apart else _cut(fetch(shard(batch, axis=1)))
 
     def step_all(groups, batch):
@@ -333,20 +333,20 @@ def make_program(
         results = (in_turn(compiled(group, *arguments)) for group in groups)
         return tuple(map(list, zip(*results, strict=True)))
 
-    def put(group: TrainState) -> TrainState:
+    def put(group):
         return _cut(shard(group)) if apart else replicated(group)
 
-    def place(states: TrainState) -> list:
+    def place(states):
         starts = range(0, len(states.step), at_once)
         return [put(jax.tree.map(operator.itemgetter(slice(start, start + at_once)), states)) for start in starts]
 
-    def states(groups: list) -> list[TrainState]:
+    def states(groups):
         return [of_all_processes(_one_axis(group)) for group in groups] if apart else groups
 
-    def gather(groups: list) -> TrainState:
+    def gather(groups):
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(states(groups)))
 
-    def temporary(states: TrainState, batch: PyTree) -> int:
+    def temporary(states, batch):
         lowered = compiled.lower(place(states)[0], on_devices(batch), *shared)
         memory = lowered.compile().memory_analysis()
         return 0 if memory is None else memory.temp_size_in_bytes  # not every backend says
@@ -378,7 +378,7 @@ def pmapped(step: Callable, *, num_shared: int = 0, devices: Sequence[jax.Device
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
     """
 
-    def replica(state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
+    def replica(state, batch, *shared):
         return _one_step(step, jax.lax.axis_index(AXIS), state, batch, *shared)
 
     axes = {"in_axes": (None, 0) + (None,) * num_shared, "out_axes": (None, None, 0)}
@@ -394,8 +394,8 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
     metrics of all members. devices: as for `pmapped`.
     """
 
-    def replica(states: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
-        def on_one_device(*arguments: PyTree) -> tuple:
+    def replica(states, batch, *shared):
+        def on_one_device(*arguments):
             alone = jax.vmap(step, in_axes=None, axis_name=AXIS, axis_size=1)
             return jax.tree.map(operator.itemgetter(0), alone(*arguments))
 
@@ -423,7 +423,7 @@ def pmapped_forward(forward: Callable) -> Callable:
     """
     compiled = forward_program(forward)
 
-    def outputs(variables: PyTree, batch: Batch) -> np.ndarray:
+    def outputs(variables, batch):
         here = compiled(variables, _cut(shard(batch.x)))
         sharded = np.asarray(jax.device_get(of_all_processes(here)))
         return sharded.reshape(-1, *sharded.shape[2:])

@@ -153,7 +153,7 @@ def batch_specs(
     """
     order = np.random.default_rng([seed, epoch]).permutation(len(split.y)).astype(np.int32)
 
-    def spec(index: int) -> BatchSpec:
+    def spec(index):
         indices = order[index * batch_size : (index + 1) * batch_size]
         # index + 1: to NumPy's seeding, (seed, epoch, 0) is the same seed as (seed, epoch).
         changes = augmentation.sample(np.random.default_rng([seed, epoch, index + 1]), len(indices))
@@ -214,7 +214,7 @@ def _spec(indices, batch_size, multiple_of, changes):
     """The spec of these examples, filled up with example 0 to the rows of a batch."""
     rows = -(-batch_size // multiple_of) * multiple_of
 
-    def filled(leaf: np.ndarray) -> np.ndarray:
+    def filled(leaf):
         return np.concatenate([leaf, np.zeros((rows - len(leaf), *leaf.shape[1:]), leaf.dtype)])
 
     changes = {name: filled(leaf) for name, leaf in changes.items()}

@@ -14,7 +14,7 @@ from focalgeo import curvature, parallel
 from focalgeo.evaluation.curvature import Curvature, Problem, count_examples, on_device
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
 from focalgeo.trees import at_highest
-from focalgeo.types import Array, PyTree
+from focalgeo.types import Array
 
 REFERENCE = "cross_entropy"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -73,7 +73,7 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
             of_losses[name] |= {"scale_only": scale_only, "beyond_scaling": whole - scale_only}
     of_split, rows = {"split": split, "n": n}, []
 
-    def estimated(samples: Array) -> dict[str, Array]:
+    def estimated(samples):
         return {**curvature.sample_mean(samples)._asdict(), "probes": num_probes, **of_split}
 
     for name in problem.losses:
@@ -117,10 +117,10 @@ def make_form(problem: Problem, split: Collection[str]) -> Callable:
 
 @jax.jit
 def _parts_of(vector, losses, n, apply, params, model_state, batch):
-    def network(params: PyTree) -> Array:
+    def network(params):
         return apply({"params": params, **model_state}, batch.x)
 
-    def share(loss: Callable, logits: Array) -> Array:
+    def share(loss, logits):
         return jnp.sum(jnp.where(batch.mask, loss(logits, batch.y), 0.0)) / n
 
     return curvature.quadratic_parts(
@@ -188,7 +188,7 @@ def _second_derivative(loss: Callable, logits: Array, labels: Array) -> Array:
     """[examples]: of each example's loss in its true logit."""
     true_logit = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
 
-    def slope(point: Array) -> Array:
+    def slope(point):
         return jax.jvp(lambda z: loss(z, labels), (point,), (true_logit,))[1]
 
     return jax.jvp(slope, (logits,), (true_logit,))[1]

@@ -92,7 +92,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     zeros = jax.tree.map(jnp.zeros_like, params)
 
     @at_highest
-    def matvec(vector: PyTree) -> PyTree:
+    def matvec(vector):
         total = zeros
         for batch in batches:
             total = add_product(total, vector, *arguments, batch)

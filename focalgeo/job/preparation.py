@@ -186,7 +186,7 @@ def make_objective(config) -> Objective:
         unweighted, title = loss, f"class_weighted_{title}"
         needed.append("alpha")
 
-        def loss(logits: Array, labels: Array, loss_values: dict) -> Array:
+        def loss(logits, labels, loss_values):
             return losses.weighted_by_class(unweighted(logits, labels, loss_values), labels, loss_values["alpha"])
 
     outputs = penalties.make_outputs(trace=trace, on_batch=penalty)
@@ -334,7 +334,7 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
     augmentation, size = data.AUGMENTATIONS[config.data.augment], config.optimizer.batch_size
     options = {"augmentation": augmentation, "normalise": normalisation(config, train)}
 
-    def specs(epoch: int, start: int) -> Iterator[PyTree]:
+    def specs(epoch, start):
         alike = {"batch_size": size, "epoch": epoch, "start": start, "augmentation": augmentation}
         of_stream = partial(data.batch_specs, train, multiple_of=parallel.device_count(), **alike)
         for of_streams in zip(*(of_stream(seed=seed) for seed in seeds), strict=True):
