@@ -381,8 +381,14 @@ def pmapped(step: Callable, *, num_shared: int = 0, devices: Sequence[jax.Device
     def replica(state, batch, *shared):
         return _one_step(step, jax.lax.axis_index(AXIS), state, batch, *shared)
 
-    axes = {"in_axes": (None, 0) + (None,) * num_shared, "out_axes": (None, None, 0)}
-    return jax.pmap(replica, axis_name=AXIS, donate_argnums=0, devices=devices, **axes)
+    return jax.pmap(
+        replica,
+        axis_name=AXIS,
+        in_axes=(None, 0) + (None,) * num_shared,
+        out_axes=(None, None, 0),
+        donate_argnums=0,
+        devices=devices,
+    )
 
 
 def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[jax.Device] | None = None) -> Callable:
@@ -403,8 +409,14 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
         return states, gather(metrics, _MEMBERS) if several else metrics, fingerprint[None]
 
     several = count() > 1
-    axes = {"in_axes": (0, None) + (None,) * num_shared, "out_axes": (0, None if several else 0, 0)}
-    return jax.pmap(replica, axis_name=_MEMBERS, donate_argnums=0, devices=devices, **axes)
+    return jax.pmap(
+        replica,
+        axis_name=_MEMBERS,
+        in_axes=(0, None) + (None,) * num_shared,
+        out_axes=(0, None if several else 0, 0),
+        donate_argnums=0,
+        devices=devices,
+    )
 
 
 def _one_step(step, index, state, batch, *shared):

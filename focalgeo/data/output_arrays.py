@@ -214,11 +214,8 @@ def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.
         raise InputError(f"{where} has no array {name!r}, only {there}: name the {role} by --{role}-key")
     values = arrays[names[0]]
     if isinstance(arrays, _Columns):
-        values = (
-            _texts(values)
-            if role in _TEXTS and values.shape[1] == 1
-            else _numbers([arrays[part] for part in names], where)
-        )
+        is_text = role in _TEXTS and values.shape[1] == 1
+        values = _texts(values) if is_text else _numbers([arrays[part] for part in names], where)
     if values.dtype in (bfloat16, np.dtype("V2")):  # NumPy's own files do not name it
         return values.view(bfloat16).astype(np.float32)
     if role == "labels" and values.dtype.kind in "fU":
@@ -278,7 +275,7 @@ def _numbers(frames, where):
     for row, column in np.argwhere((numbers.isna() & frame.notna()).to_numpy())[:1]:
         what = f"{frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"
         raise InputError(f"{where}, {index.name} {index[row]}: {what}")
-    if len(numbers.columns) == 1 and not is_numbered:
+    if len(numbers.columns) == 1:
         return numbers.iloc[:, 0].to_numpy(np.float64)
     return numbers.fillna(-np.inf).to_numpy(np.float64)
 

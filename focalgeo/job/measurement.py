@@ -64,8 +64,14 @@ def curvature_rows(member: Member, prepared: Prepared, state: TrainState, *, in_
             continue
         rows += evaluation.attribution_rows(problem, measured, parts_key, split=split, num_probes=settings.num_probes)
         if settings.density_probes:
-            of_density = {"num_probes": settings.density_probes, "steps": settings.density_steps}
-            rows += evaluation.density_rows(problem, measured, density_key, split=split, **of_density)
+            rows += evaluation.density_rows(
+                problem,
+                measured,
+                density_key,
+                split=split,
+                num_probes=settings.density_probes,
+                steps=settings.density_steps,
+            )
     return rows
 
 
@@ -167,10 +173,12 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
     methods = {name: method for name, method in known.items() if name in names}
     searches = calibration.searched(methods, logits, labels, settings=settings)
     fits = calibration.fit_methods(methods, logits, labels, settings=settings | {"searches": searches})
-    rows, resamples = calibration.fit_rows(fits, n=len(labels)), (options.num_bins, options.num_resamples)
+    rows = calibration.fit_rows(fits, n=len(labels))
     for split, (logits, labels, _) in predictions.items():
         calibrated = [fitted.calibrated(logits) for fitted in fits]
         pairs = calibration.comparisons(calibrated, "nll") if split == "test" else ()
-        sample = calibration.Sample(split, labels, calibrated, member.keys["bootstrap"], *resamples)
+        sample = calibration.Sample(
+            split, labels, calibrated, member.keys["bootstrap"], options.num_bins, options.num_resamples
+        )
         rows += calibration.calibration_rows(sample, pairs, options.metrics)
     return rows, calibration.surfaces(searches, settings)

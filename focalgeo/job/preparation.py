@@ -331,12 +331,19 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
     seeds: one for each batch stream.
     """
     train, free = dataset.train, parallel.free_memory()
-    augmentation, size = data.AUGMENTATIONS[config.data.augment], config.optimizer.batch_size
+    augmentation = data.AUGMENTATIONS[config.data.augment]
     options = {"augmentation": augmentation, "normalise": normalisation(config, train)}
 
     def specs(epoch, start):
-        alike = {"batch_size": size, "epoch": epoch, "start": start, "augmentation": augmentation}
-        of_stream = partial(data.batch_specs, train, multiple_of=parallel.device_count(), **alike)
+        of_stream = partial(
+            data.batch_specs,
+            train,
+            batch_size=config.optimizer.batch_size,
+            epoch=epoch,
+            start=start,
+            augmentation=augmentation,
+            multiple_of=parallel.device_count(),
+        )
         for of_streams in zip(*(of_stream(seed=seed) for seed in seeds), strict=True):
             yield stack(of_streams)
 
