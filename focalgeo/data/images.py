@@ -153,15 +153,12 @@ def read_tiny_imagenet(location: str, options: Options) -> RawDataset:
             raise InputError(f"{where} holds {len(roots)} files {ANNOTATIONS}: give Tiny ImageNet's own layout, once")
         folder = folder / roots[0]
         names = sources.list_files(folder)
-        parts = {
-            part: fnmatch.filter(names, pattern)
-            for part, pattern in (("train", "train/*/images/*"), ("test", "val/images/*"))
-        }
-        wnid_of = {name: name.split("/")[1] for name in parts["train"]}
+        train, test = (fnmatch.filter(names, pattern) for pattern in ("train/*/images/*", "val/images/*"))
+        wnid_of = {name: name.split("/")[1] for name in train}
         wnids = sorted({*wnid_of.values()})
         listed = {f"val/images/{file}": rest.split("\t")[0] for file, rest in _pairs(folder / ANNOTATIONS)}
-        strange = {*parts["test"]} ^ {name for name, wnid in listed.items() if wnid in wnids}
-        if strange or not all(parts.values()):
+        strange = {*test} ^ {name for name, wnid in listed.items() if wnid in wnids}
+        if strange or not (train and test):
             name = min(strange, default="train/<wnid>/images")
             raise InputError(f"{where}: {name} is not there, or has no class of train's: unpack or fetch it again")
         wnid_of |= listed
@@ -170,7 +167,7 @@ def read_tiny_imagenet(location: str, options: Options) -> RawDataset:
                 decode_files(folder, members, options, where=where),
                 np.array([wnids.index(wnid_of[name]) for name in members], np.int32),
             )
-            for part, members in parts.items()
+            for part, members in (("train", train), ("test", test))
         }
         english = dict(_pairs(folder / "words.txt"))
         class_names = tuple(english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)

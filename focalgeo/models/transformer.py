@@ -106,7 +106,7 @@ class ViT(Network):
         if x.shape[1] % self.patch or x.shape[2] % self.patch:
             raise InputError(f"config.model.options.patch {self.patch} must divide the images' sides {x.shape[1:3]}")
         size = (self.patch, self.patch)
-        x = nn.Conv(self.width, size, size, padding="VALID", dtype=self.dtype)(x.astype(self.dtype))
+        x = nn.Conv(self.width, size, size, padding="VALID", dtype=self.dtype)(x)
         x = x.reshape(x.shape[0], -1, self.width)
         positions = self.param("positions", nn.initializers.normal(0.02), (1, x.shape[1], self.width), jnp.float32)
         x = x + positions.astype(self.dtype)
