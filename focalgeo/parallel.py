@@ -186,7 +186,7 @@ def free_memory() -> float:
 
 
 def _layout(devices, *axes):
-    return NamedSharding(Mesh(np.asarray(devices), (AXIS,)), PartitionSpec(*axes))
+    return NamedSharding(Mesh(devices, (AXIS,)), PartitionSpec(*axes))
 
 
 def replicated(tree: PyTree) -> PyTree:
@@ -437,7 +437,7 @@ def pmapped_forward(forward: Callable) -> Callable:
 
     def outputs(variables, batch):
         here = compiled(variables, _cut(shard(batch.x)))
-        sharded = np.asarray(jax.device_get(of_all_processes(here)))
+        sharded = np.asarray(of_all_processes(here))
         return sharded.reshape(-1, *sharded.shape[2:])
 
     return outputs
@@ -469,4 +469,4 @@ def _fingerprint(tree: PyTree) -> Array:
             leaf = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
         return jnp.sum(leaf.astype(jnp.uint32), dtype=jnp.uint32)
 
-    return sum(bits(jnp.asarray(leaf)) for leaf in jax.tree.leaves(tree))
+    return sum(map(bits, jax.tree.leaves(tree)))

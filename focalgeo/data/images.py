@@ -214,7 +214,7 @@ def read_tfds(name: str, options: Options) -> RawDataset:
             for part, split in TFDS_SPLITS.items():
                 if split in builder.info.splits:
                     examples = builder.as_data_source(split=split)
-                    pairs = [(_pixels(example[image_key], options), int(example[label_key])) for example in examples]
+                    pairs = [(_pixels(example[image_key], options), example[label_key]) for example in examples]
                     x, y = zip(*pairs, strict=True)
                     splits[part] = Split(np.stack(x), np.array(y, np.int32))
             return RawDataset(splits, tuple(builder.info.features[label_key].names), source.checksum)

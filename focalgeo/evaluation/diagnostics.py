@@ -140,7 +140,7 @@ def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[R
     for (outcome, mask), name in itertools.product(masks, BY_OUTCOME):
         if mask.any():
             mean = np.mean(getattr(diagnosis, name)[mask], dtype=np.float64)
-            rows.append(Diagnostic(name, mean, n=int(mask.sum()), split=split, outcome=outcome))
+            rows.append(Diagnostic(name, mean, n=mask.sum(), split=split, outcome=outcome))
     for name, edges in (("gradient_norm", NORM_EDGES), ("true_class_probability", PROBABILITY_EDGES)):
         counts, _ = np.histogram(np.clip(getattr(diagnosis, name), edges[0], edges[-1]), edges)
         rows += [
@@ -175,4 +175,4 @@ def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> P
         InputError: the batches hold no example.
     """
     logits, labels = _of_examples(forward, variables, batches)
-    return Predictions(logits.astype(np.float32), labels, np.ones(len(logits), bool))
+    return Predictions(logits, labels, np.ones(len(logits), bool))

@@ -109,7 +109,7 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     """
     names = (getattr(options, f"{role}_key") for role in Keys._fields[:6])
     multilabel = options.task == "multilabel"
-    keys = Keys(*names, options.prefix, options.positive, tuple(options.ignore_label), multilabel)
+    keys = Keys(*names, options.prefix, options.positive, options.ignore_label, multilabel)
     files = {"val": options.val} | ({"test": options.test} if options.test else {})
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in files.items()}
     also: dict[str, tuple] = {}
@@ -262,7 +262,7 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
         yield f"No labels are in {name}: its calibrated probabilities are written, and nothing is measured on it."
         return
     of_true = outputs.logits[np.arange(n), outputs.labels]
-    at_floor = int((of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum())
+    at_floor = (of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum()
     if outputs.kind == "probs" and at_floor:
         yield (
             f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
@@ -296,7 +296,7 @@ def noise_floor(log_probs: Array, num_bins: int) -> float:
     confidence = suspicions.confidence(log_probs)
     index = np.searchsorted(inner_ends(num_bins, np.float64), confidence)
     variance = np.bincount(index, confidence * (1 - confidence), num_bins)
-    return float(np.sqrt(2 * variance / math.pi).sum() / len(confidence))
+    return np.sqrt(2 * variance / math.pi).sum() / len(confidence)
 
 
 def _of_labels(num_folds, val, fits):
@@ -341,4 +341,4 @@ def _chi_square_p_value(table: np.ndarray) -> float:
     expected = table.sum(axis=1).min() / table.sum() * table.sum(axis=0)
     rare = max(np.count_nonzero(expected < FEWEST_EXPECTED), np.searchsorted(expected.cumsum(), FEWEST_EXPECTED) + 1)
     pooled = np.add.reduceat(table, [0, *range(rare, table.shape[1])], axis=1)
-    return float(chi2_contingency(pooled, correction=False).pvalue)
+    return chi2_contingency(pooled, correction=False).pvalue

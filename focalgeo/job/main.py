@@ -129,7 +129,7 @@ def _evaluate(workdir, prepared, members, left, states, at_once, predict):
                 if not member.name:
                     raise
                 say(f"member {member.name} has no results, the others go on: {error}")
-                rows = [Scalar("stopped", int(state.step))]
+                rows = [Scalar("stopped", state.step)]
         took = share + time.perf_counter() - began
         rows = tagged([*rows, Seconds("seconds", "evaluate", took)], step=prepared.plan.steps, **member.tags)
         records.replace_rows(workdir, rows, where=lambda row: False)

@@ -35,7 +35,7 @@ def evaluate(
     """
     for name, predicted in predictions.items():
         records.write_predictions(folder, name, predicted.logits, predicted.labels)
-    rows = [] if state.best is None else [Scalar("selected_epoch", float(state.best.epoch))]
+    rows = [] if state.best is None else [Scalar("selected_epoch", state.best.epoch)]
 
     def take() -> None:
         rows[:0], search = calibrated.result()

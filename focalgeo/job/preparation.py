@@ -298,7 +298,7 @@ def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) 
         model_state=variables,
         opt_state=jax.jit(prepared.tx.init)(params),
         key=member.keys["noise"],
-        loss_values=initial_values(member.config, names=tuple(prepared.objective.loss_values)),
+        loss_values=initial_values(member.config, names=prepared.objective.loss_values),
         learning_rate=np.float32(settings.learning_rate),
         weight_decay=np.float32(settings.weight_decay) if prepared.config.sweep.weight_decay else None,
         best=BestEpoch(np.float32(-1), np.float32(0), params, variables) if settings.select == "best_val" else None,

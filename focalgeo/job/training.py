@@ -37,7 +37,7 @@ def train(
 
     sums, at_once = parallel.broadcast("checkpoint", restore)
     begins_with = parallel.from_first(begins_with)
-    first = int(np.max(begins_with.step))
+    first = np.max(begins_with.step)
     records.replace_rows(workdir, [], where=lambda row: (row.step or 0) > first)  # these are made again
     pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(members))
     program, at_once = choose_program(prepared, at_once, begins_with, pipeline)
@@ -188,7 +188,7 @@ def make_validation(prepared: Prepared, members: list[Member], predict: Callable
             predicted = predict(states)
             per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(states.loss_values)))
             right = predicted.logits.argmax(-1) == predicted.labels[:, None]
-            means = zip(np.asarray(states.frozen), per_example.mean(1).tolist(), right.mean(0).tolist(), rest)  # noqa: B905
+            means = zip(np.asarray(states.frozen), per_example.mean(1), right.mean(0), rest)  # noqa: B905
             for frozen, mean, accuracy, member in means:
                 if math.isfinite(mean) and not frozen:
                     for name, value in (("loss", mean), ("accuracy", accuracy)):

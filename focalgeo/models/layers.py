@@ -92,7 +92,7 @@ class BatchNorm(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask=None):
         """Normalise x [examples, ..., channels]; mask [examples] is True where there is no padding."""
-        of_channels = x.shape[-1:], jnp.float32
+        x, of_channels = x.astype(jnp.float32), (x.shape[-1:], jnp.float32)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, *of_channels)
         running_var = self.variable("batch_stats", "var", jnp.ones, *of_channels)
         scale = self.param("scale", nn.initializers.ones, *of_channels)
@@ -106,10 +106,9 @@ class BatchNorm(nn.Module):
                 running_var.value = self.momentum * running_var.value + (1 - self.momentum) * unbiased
         shape = (1,) * (x.ndim - 1) + (-1,)
         mean, factor, bias = (leaf.reshape(shape) for leaf in (mean, scale * jax.lax.rsqrt(var + self.epsilon), bias))
-        return ((x.astype(jnp.float32) - mean) * factor + bias).astype(self.dtype)
+        return ((x - mean) * factor + bias).astype(self.dtype)
 
     def _batch_statistics(self, x, mask):
-        x = x.astype(jnp.float32)
         weight = jnp.ones(x.shape[0], jnp.float32) if mask is None else mask.astype(jnp.float32)
         weight = weight.reshape((-1,) + (1,) * (x.ndim - 1))
         axes, positions = tuple(range(x.ndim - 1)), jnp.float32(x[0, ..., 0].size)

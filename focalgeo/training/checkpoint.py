@@ -43,7 +43,7 @@ def save(directory: Path, checkpoint: Checkpoint, *, keep: int) -> None:
         InputError: the disk is full or read-only.
     """
     state = jax.device_get(checkpoint.state)
-    path = Path(directory).absolute() / str(int(np.max(state.step)))
+    path = directory.absolute() / str(int(np.max(state.step)))
     with _orbax(f"cannot write checkpoint {path}", "free some space or choose another --workdir"):
         (path / DIGEST).unlink(missing_ok=True)
         _checkpointer().save(path / "state", args=ocp.args.StandardSave(state._asdict()), force=True)
@@ -106,7 +106,7 @@ def _checkpointer() -> ocp.Checkpointer:
 
 
 def _newest_first(directory: Path) -> list[Path]:
-    steps = [path for path in Path(directory).glob("*") if path.name.isdecimal()]
+    steps = [path for path in directory.glob("*") if path.name.isdecimal()]
     return sorted(steps, key=lambda path: int(path.name), reverse=True)
 
 

@@ -182,7 +182,7 @@ class Meter:
         }
         for name in FINITE:
             for index in np.flatnonzero(self._running & ~np.isfinite(metrics[name])):
-                self._end(int(step), index, f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}")
+                self._end(step, index, f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}")
         metrics["seen"] = metrics["count"]
         self.sums = {name: total + np.where(self._running, metrics[name], 0) for name, total in self.sums.items()}
 

@@ -15,7 +15,7 @@ MOMENTS = 2  # the place in a state of the optimiser's own scaling: momentum of 
 def step_schedule(boundaries: Sequence[float], factor: float) -> Callable:
     """Relative learning rate 1, factor, factor^2, ... that drops at each boundary (in steps)."""
     drops = Counter(map(int, boundaries))  # two within one step drop twice
-    scales = {at: float(factor) ** times for at, times in drops.items()}
+    scales = {at: factor**times for at, times in drops.items()}
     return _of_float_count(optax.piecewise_constant_schedule(1.0, scales))
 
 
@@ -37,9 +37,9 @@ def make_optimiser(
     Source: the papers' recipes (Mukhoti et al., App. D; Komisarenko & Kull, 5.1).
     """
     return optax.chain(  # MOMENTS is a place in it
-        optax.clip_by_global_norm(float(clip_norm)) if clip_norm else optax.identity(),
-        _decayed_weights(float(weight_decay)) if weight_decay else optax.identity(),
-        OPTIMISERS[name](float(momentum), nesterov),
+        optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
+        _decayed_weights(weight_decay) if weight_decay else optax.identity(),
+        OPTIMISERS[name](momentum, nesterov),
         optax.scale_by_learning_rate(schedule),
     )
 
