@@ -100,7 +100,7 @@ def _predict(dataset, states, predict, indices, at_once):
             predicted = predict(split, group)
             for index, logits in enumerate(np.moveaxis(predicted.logits, 1, 0), first):
                 if index in predictions:
-                    predictions[index][name] = predicted._replace(logits=np.ascontiguousarray(logits))
+                    predictions[index][name] = predicted._replace(logits=logits)
     return predictions
 
 

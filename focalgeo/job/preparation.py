@@ -81,7 +81,7 @@ def make_members(config) -> list[Member]:
     return members
 
 
-def of_shard(members: Sequence, shard: str | None) -> list:
+def of_shard(members: list, shard: str | None) -> list:
     """The i-th of n blocks of the members, as they follow each other, for shard "i/n"; all of them for None.
 
     So members that train at once in the whole sweep do so in a shard, where its size allows it: with others beside them
@@ -91,13 +91,13 @@ def of_shard(members: Sequence, shard: str | None) -> list:
         InputError: it is no such text, i is not below n, or there are fewer members than shards.
     """
     if shard is None:
-        return list(members)
+        return members
     matched = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
     index, count = map(int, matched.groups()) if matched else (0, 0)
     if not index < count <= len(members):
         most = f"n at most {len(members)}, the members of config.sweep"
         raise InputError(f"--shard={shown(shard)}: give i/n with i from 0 to n - 1, and {most}")
-    return list(members[index * len(members) // count : (index + 1) * len(members) // count])
+    return members[index * len(members) // count : (index + 1) * len(members) // count]
 
 
 class Objective(NamedTuple):
@@ -140,9 +140,14 @@ def prepare(config, dataset: Dataset | None = None) -> Prepared:
     else:  # beyond the last step no boundary has an effect, and int32 may not hold it
         boundaries = [min(epoch * steps_per_epoch, plan.steps) for epoch in settings.decay_epochs]
         schedule = optimiser.step_schedule(boundaries, settings.decay_factor)
-    fields = {name: settings[name] for name in ("momentum", "nesterov", "weight_decay", "clip_norm")}
-    fields["weight_decay"] = max(settings.weight_decay, *config.sweep.weight_decay, 0.0)  # a member has its own
-    tx = optimiser.make_optimiser(settings.name, schedule, **fields)
+    tx = optimiser.make_optimiser(
+        settings.name,
+        schedule,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        weight_decay=max(settings.weight_decay, *config.sweep.weight_decay, 0.0),  # a member has its own
+        clip_norm=settings.clip_norm,
+    )
     model, objective = _model(config, dataset), make_objective(config)
     step = make_step(
         model.apply,
@@ -332,7 +337,7 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
     """
     train, free = dataset.train, parallel.free_memory()
     augmentation = data.AUGMENTATIONS[config.data.augment]
-    options = {"augmentation": augmentation, "normalise": normalisation(config, train)}
+    make_batch = partial(data.make_batch, augmentation=augmentation, normalise=normalisation(config, train))
 
     def specs(epoch, start):
         of_stream = partial(
@@ -348,9 +353,9 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
             yield stack(of_streams)
 
     if 2 * (train.x.nbytes + train.y.nbytes) <= free:
-        make_batch = partial(data.make_batch, shape=train.x.shape[1:], **options)
-        return Pipeline(specs, lambda spec: spec, lambda spec, split: make_batch(split, spec), (data.in_rows(train),))
-    return Pipeline(specs, partial(data.fetch, train), lambda fetched: data.make_batch(*fetched, **options), ())
+        of_rows = partial(make_batch, shape=train.x.shape[1:])
+        return Pipeline(specs, lambda spec: spec, lambda spec, split: of_rows(split, spec), (data.in_rows(train),))
+    return Pipeline(specs, partial(data.fetch, train), lambda fetched: make_batch(*fetched), ())
 
 
 def evaluation_batches(config, split: Split, *, batch_size: int | None = None) -> Iterator[Batch]:
