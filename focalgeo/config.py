@@ -229,7 +229,7 @@ class Known(NamedTuple):
 
 def default_config() -> ConfigDict:
     """A new config with the default of every field. Its values are checked when a job begins, not when they are set."""
-    tree: dict[str, Any] = {}
+    tree = {}
     for field in FIELDS.values():
         section, _, last = field.name.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[last] = field.default
@@ -356,7 +356,7 @@ def _folder() -> Path:
 
 def own_configs() -> dict[str, str]:
     """File name -> first line of its docstring, of focalgeo's own configs."""
-    files = sorted(path for path in _folder().glob("*.py") if path.stem != "__init__")
+    files = sorted(_folder().glob("[!_]*.py"))
     return {path.name: ast.get_docstring(ast.parse(path.read_bytes())).partition("\n")[0] for path in files}
 
 
@@ -369,7 +369,7 @@ def chosen(words: str, file: str, kinds: Mapping[str, Collection[str]]) -> dict[
       InputError: a word of no kind, with the nearest one, or two words of one kind.
     """
     kind_of = {name: kind for kind, names in kinds.items() for name in names}
-    by_kind: dict[str, str] = {}
+    by_kind = {}
     for word in filter(None, map(str.strip, words.split(","))):
         if word not in kind_of:
             raise InputError.of_choice(f"the word behind {Path(file).name}", word, kind_of)

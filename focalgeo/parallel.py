@@ -437,8 +437,7 @@ def pmapped_forward(forward: Callable) -> Callable:
 
     def outputs(variables, batch):
         here = compiled(variables, _cut(shard(batch.x)))
-        sharded = np.asarray(of_all_processes(here))
-        return sharded.reshape(-1, *sharded.shape[2:])
+        return np.concatenate(np.asarray(of_all_processes(here)))
 
     return outputs
 

@@ -4,6 +4,7 @@ import fnmatch
 import mimetypes
 import os
 import warnings
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -81,10 +82,10 @@ def layout(names: Sequence[str], *, where: str) -> tuple[tuple[str, ...], Member
     if len(class_names) < 2 or not {class_name for _, class_name in folders} <= {*class_names}:
         there = ", ".join(map("/".join, folders[:9]))
         raise InputError(f"{where} has {there}: give two classes or more in train, and none but them in val and test")
-    pairs: dict[str, list[tuple[int, int]]] = {}
+    pairs = defaultdict(list)
     for row in sorted(range(len(paths)), key=paths.__getitem__):
         part, class_name, _ = paths[row]
-        pairs.setdefault(part, []).append((row, class_names.index(class_name)))
+        pairs[part].append((row, class_names.index(class_name)))
     return class_names, {part: tuple(np.array(rows, np.int32).T) for part, rows in pairs.items()}
 
 

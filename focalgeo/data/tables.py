@@ -75,8 +75,7 @@ def _read_csv(path, mark, texts):
 
     read = partial(pandas.read_csv, path, sep=mark, skipinitialspace=True, encoding="utf-8-sig", keep_default_na=False)
     names = [name.strip() for name in read(header=None, nrows=1, dtype=str).iloc[0]]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the float_precision that newer versions have unasked
+    with warnings.catch_warnings(action="ignore"):  # of the float_precision that newer versions have unasked
         warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows longer than the header would lose their ends
         table = read(
             header=0,

@@ -112,7 +112,7 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     keys = Keys(*names, options.prefix, options.positive, options.ignore_label, multilabel)
     files = {"val": options.val} | ({"test": options.test} if options.test else {})
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in files.items()}
-    also: dict[str, tuple] = {}
+    also = {}
     shapes = {name: outputs.logits.shape for name, outputs in splits.items()}
     if len({classes for _, classes in shapes.values()}) > 1:
         counts = f"val has {shapes['val'][1]} classes and test {shapes['test'][1]}"

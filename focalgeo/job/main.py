@@ -37,7 +37,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     prepared = preparation.prepare(config)
     parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     states = preparation.initial_state(prepared, members)
-    rows: list[Row] = []
+    rows = []
 
     def begin() -> None:
         stack.enter_context(records.locked(workdir))

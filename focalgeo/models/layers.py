@@ -18,6 +18,7 @@ Counts = tuple[Count, ...]
 Stages = Annotated[Counts, Meta(min_length=1)]  # a number for each
 Share = Annotated[float, Meta(ge=0, lt=1)]
 
+MOMENTUM, EPSILON = 0.9, 1e-5  # of batch normalisation
 CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
@@ -80,12 +81,10 @@ class BatchNorm(nn.Module):
 
     In training, sums and counts of the unmasked examples are reduced over `axis_name` before they are divided, so that
     any number of devices gives one device's result on any (uneven) sharding. All is computed in float32, whatever
-    dtype comes in and goes out. Running statistics: `momentum * old + (1 - momentum) * new` with the unbiased variance,
+    dtype comes in and goes out. Running statistics: `0.9 old + 0.1 new` with the unbiased variance,
     as the papers' reference code (PyTorch, momentum 0.1) has them.
     """
 
-    momentum: float = 0.9
-    epsilon: float = 1e-5
     axis_name: str | None = None
     dtype: Any = jnp.float32
 
@@ -102,10 +101,10 @@ class BatchNorm(nn.Module):
             mean, var, count = self._batch_statistics(x, mask)
             if not self.is_initializing():
                 unbiased = var * (count / jnp.maximum(count - 1, 1))
-                running_mean.value = self.momentum * running_mean.value + (1 - self.momentum) * mean
-                running_var.value = self.momentum * running_var.value + (1 - self.momentum) * unbiased
+                running_mean.value = MOMENTUM * running_mean.value + (1 - MOMENTUM) * mean
+                running_var.value = MOMENTUM * running_var.value + (1 - MOMENTUM) * unbiased
         shape = (1,) * (x.ndim - 1) + (-1,)
-        mean, factor, bias = (leaf.reshape(shape) for leaf in (mean, scale * jax.lax.rsqrt(var + self.epsilon), bias))
+        mean, factor, bias = (leaf.reshape(shape) for leaf in (mean, scale * jax.lax.rsqrt(var + EPSILON), bias))
         return ((x - mean) * factor + bias).astype(self.dtype)
 
     def _batch_statistics(self, x, mask):
@@ -177,7 +176,7 @@ def _depthwise(x: Array, kernel: Array, strides: Sequence[int], padding: Any, **
         padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
         sides = zip(padded.shape[1:3], kernel.shape, strides, strict=False)
         height, width = ((size - taps) // step + 1 for size, taps, step in sides)
-        total: Array | float = 0.0
+        total = 0.0
         for row, column in np.ndindex(kernel.shape[:2]):
             window = padded[:, row :: strides[0], column :: strides[1]][:, :height, :width]
             total = total + window * kernel[row, column].reshape(1, 1, 1, -1)

@@ -46,13 +46,8 @@ def make_optimiser(
 
 def _adam() -> optax.GradientTransformation:
     adam = optax.scale_by_adam(0.9, 0.999)
-
     # optax raises a float to its integer count, which strict dtype promotion refuses
-    def update(*arguments):
-        with jax.numpy_dtype_promotion("standard"):
-            return adam.update(*arguments)
-
-    return optax.GradientTransformation(adam.init, update)
+    return adam._replace(update=jax.numpy_dtype_promotion("standard")(adam.update))
 
 
 # name -> the optimiser's own scaling of gradients, of (momentum, nesterov)
