@@ -199,14 +199,9 @@ def _cut(tree: PyTree) -> PyTree:
     return jax.device_put(tree, _layout(jax.local_devices(), AXIS))
 
 
-def _devices() -> list[jax.Device]:
-    """All devices in the order of pmap: those of one process are a block."""
-    return sorted(jax.devices(), key=operator.attrgetter("process_index"))
-
-
 def everywhere(tree: PyTree) -> PyTree:
     """The tree on each device of all processes, for functions under jax.jit that read what `spread` gives."""
-    return jax.tree.map(lambda leaf: _put(leaf, _layout(_devices())), tree)
+    return jax.tree.map(_put, tree)
 
 
 def spread(tree: PyTree) -> PyTree:
@@ -217,16 +212,18 @@ def spread(tree: PyTree) -> PyTree:
 
     def laid_out(leaf):
         divides = np.ndim(leaf) > 0 and np.shape(leaf)[0] % device_count() == 0
-        return _put(leaf, _layout(_devices(), *[AXIS] * divides))
+        return _put(leaf, *[AXIS] * divides)
 
     return jax.tree.map(laid_out, tree)
 
 
-def _put(leaf: Array, sharding: NamedSharding) -> jax.Array:
-    """The leaf, equal in all processes, in a layout over devices of all of them.
+def _put(leaf: Array, *axes: str) -> jax.Array:
+    """The leaf, equal in all processes, on the devices of all of them, its axes over these.
 
     On an only device it lies as jax lays out what is made there: else each function would compile for both.
     """
+    devices = sorted(jax.devices(), key=operator.attrgetter("process_index"))  # as pmap: a block for each process
+    sharding = _layout(devices, *axes)
     if sharding.mesh.size == 1:
         return jax.device_put(leaf)
     if sharding.is_fully_addressable or not getattr(leaf, "is_fully_addressable", True):

@@ -65,7 +65,6 @@ class Outputs(NamedTuple):
     group: np.ndarray | None = None  # text [examples]
     cluster: np.ndarray | None = None  # text [examples]
     weight: np.ndarray | None = None  # float64 [examples], above 0
-    source: str = ""  # as the user wrote it
     checksum: str = ""  # SHA-256 of each file, in the order named
     unit: int = 0  # probabilities with zeros are multiples of 1/unit; 0 where they are not
     unread: tuple[str, ...] = ()  # names of arrays or columns that are not used
@@ -96,7 +95,7 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     files = {role: open_arrays(path, keys) for (role, _), path in zip(parts, paths, strict=True)}
     arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
     checksum = " ".join(f"sha256:{sources.checksum(each)}" for path in paths for each in _files(path))
-    outputs = _by_role(arrays, keys, where)._replace(source=source, checksum=checksum)
+    outputs = _by_role(arrays, keys, where)._replace(checksum=checksum)
     if outputs.classes and len(outputs.classes) == 2 and outputs.classes[0] == keys.positive:
         outputs = outputs._replace(classes=outputs.classes[::-1], logits=outputs.logits[:, ::-1])
     if keys.multilabel:

@@ -78,7 +78,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         warnings = [*compared.suspicions, *input_warnings(options, splits, compared.fits, compared.choice.fitted)]
         manifest = {
             "config": config,
-            "data": {"name": splits["val"].source.rpartition("/")[2]},
+            "data": {"name": options.val.rpartition("/")[2]},
             "calibration": _summary(options, compared, saved) | {"split": measured_on, "warnings": warnings},
             **provenance.of_program(command),
         }
