@@ -354,7 +354,7 @@ def make_program(
 @jax.jit
 def _one_axis(states: TrainState) -> TrainState:
     """[devices, members / devices, ...] -> [members, ...]."""
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
+    return jax.tree.map(lambda leaf: jax.lax.collapse(leaf, 0, 2), states)
 
 
 def in_turn(results: PyTree) -> PyTree:

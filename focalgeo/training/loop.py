@@ -4,6 +4,7 @@ The epoch with the highest accuracy on val is kept, and a run ends with its para
 best_val.
 """
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -243,9 +244,10 @@ def best_after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> 
 
 
 @jax.jit
+@jax.vmap
 def _where(keep: Array, new: PyTree, old: PyTree) -> PyTree:
     """Leaves [members, ...] of the new where a member is chosen."""
-    return jax.tree.map(lambda a, b: jnp.where(keep.reshape(-1, *(1,) * (a.ndim - 1)), a, b), new, old)
+    return jax.tree.map(functools.partial(jnp.where, keep), new, old)
 
 
 def with_best(states: TrainState) -> TrainState:
