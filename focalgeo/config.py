@@ -200,14 +200,8 @@ _TABLE = (
     ("diagnostics.splits", ("train", "val"), _SPLITS, "splits on which training is diagnosed"),
     ("diagnostics.examples", 0, _WHOLE, "examples of each split, evenly spaced; 0 for all"),
     ("diagnostics.num_bins", 25, _BINS, "number of bins of the diagnostics' reliability diagrams"),
-    ("sweep.gamma", (), tuple[_GAMMA, ...], "values of loss.gamma to sweep"),
-    ("sweep.trace_penalty", (), tuple[_FROM_0, ...], "values of loss.trace_penalty to sweep"),
-    ("sweep.learning_rate", (), tuple[_RATE, ...], "values of optimizer.learning_rate to sweep"),
-    ("sweep.weight_decay", (), tuple[_FROM_0, ...], "values of optimizer.weight_decay to sweep"),
-    ("sweep.seed", (), tuple[_WHOLE, ...], "values of seed to sweep"),
     ("sweep.at_once", 0, _WHOLE, "number of members of a sweep that train at once; 0 for the fastest"),
 )
-FIELDS = {field.name: field for field in map(Field._make, _TABLE)}
 OPTIONS = "model.options."  # names that begin so are options of the network
 # sweep axis -> the field that it sets
 SWEPT_FIELDS = {
@@ -217,8 +211,12 @@ SWEPT_FIELDS = {
     "weight_decay": "optimizer.weight_decay",
     "seed": "seed",
 }
-
-_AXES = tuple(f"sweep.{axis}" for axis in SWEPT_FIELDS)
+_AXES = {f"sweep.{axis}": field for axis, field in SWEPT_FIELDS.items()}
+FIELDS = {field.name: field for field in map(Field._make, _TABLE)}
+FIELDS |= {
+    name: Field(name, (), tuple[FIELDS[field].kind, ...], f"values of {field} to sweep")
+    for name, field in _AXES.items()
+}
 
 
 class Known(NamedTuple):
@@ -231,7 +229,7 @@ class Known(NamedTuple):
 
 def default_config() -> ConfigDict:
     """A new config with the default of every field. Its values are checked when a job begins, not when they are set."""
-    tree: dict[str, Any] = {}
+    tree = {}
     for field in FIELDS.values():
         section, _, last = field.name.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[last] = field.default
@@ -256,8 +254,7 @@ def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     except Exception as error:  # whatever the arithmetic of references raises
         raise InputError(f"the config has a field without a value: {shown(error)}") from error
     for name in values:
-        if not is_field(name):
-            raise _unknown(name)
+        _check_name(name)
     changed = default_config()
     changed.update_from_flattened_dict(values)
     return changed
@@ -282,19 +279,16 @@ def _range(kind: Any) -> str:
     return re.sub('"(type|anyOf|enum|items)": |[][{}":]', "", json.dumps(msgspec.json.schema(kind)))
 
 
-def is_field(name: str) -> bool:
-    """Whether a value can be set under this dotted name. Every name in model.options counts, whatever the network."""
-    return name in FIELDS or (name.startswith(OPTIONS) and name.removeprefix(OPTIONS).isidentifier())
-
-
-def _unknown(name: str) -> InputError:
-    """The error that no field has this name, with the nearest."""
+def _check_name(name: str) -> None:
+    """Refuse a dotted name that no field has, with the nearest. Every name in model.options counts, of any network."""
+    if name in FIELDS or (name.startswith(OPTIONS) and name.removeprefix(OPTIONS).isidentifier()):
+        return
     last = name.rpartition(".")[2]
     near = difflib.get_close_matches(shown(name), FIELDS, n=1, cutoff=0.75) or [
         field for field in FIELDS if field.endswith(f".{last}")
     ]
     hint = f"did you mean config.{near[0]}?" if near else "python -m focalgeo.run --fields shows all"
-    return InputError(f"no such config field: config.{shown(name)}; {hint}")
+    raise InputError(f"no such config field: config.{shown(name)}; {hint}")
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -362,7 +356,7 @@ def _folder() -> Path:
 
 def own_configs() -> dict[str, str]:
     """File name -> first line of its docstring, of focalgeo's own configs."""
-    files = sorted(path for path in _folder().glob("*.py") if path.stem != "__init__")
+    files = sorted(_folder().glob("[!_]*.py"))
     return {path.name: ast.get_docstring(ast.parse(path.read_bytes())).partition("\n")[0] for path in files}
 
 
@@ -375,7 +369,7 @@ def chosen(words: str, file: str, kinds: Mapping[str, Collection[str]]) -> dict[
       InputError: a word of no kind, with the nearest one, or two words of one kind.
     """
     kind_of = {name: kind for kind, names in kinds.items() for name in names}
-    by_kind: dict[str, str] = {}
+    by_kind = {}
     for word in filter(None, map(str.strip, words.split(","))):
         if word not in kind_of:
             raise InputError.of_choice(f"the word behind {Path(file).name}", word, kind_of)
@@ -400,9 +394,9 @@ def parse_arguments(arguments: Sequence[str], flags: Mapping[str, str]) -> tuple
             raise InputError(f"unknown argument {shown(repr(argument))}: fields are set as --config.loss.gamma=3")
         name, text = matched.groups()
         _, is_config, field = name.partition("config.")
-        if is_config and not is_field(field):
-            raise _unknown(field)
-        if not is_config and name not in flags:
+        if is_config:
+            _check_name(field)
+        elif name not in flags:
             raise InputError.of_choice("the flag", shown(name), flags)
         if name in texts:
             raise InputError(f"--{name} is given twice: give it once")
@@ -417,8 +411,8 @@ def parse_arguments(arguments: Sequence[str], flags: Mapping[str, str]) -> tuple
 
 def _parsed(name: str, text: str) -> Any:
     """The text as the field's value: what it writes in Python, itself, or its words between commas."""
-    literal, broken = text, (SyntaxError, TypeError, ValueError, MemoryError, RecursionError)
-    with contextlib.suppress(*broken), warnings.catch_warnings(action="ignore"):  # of an unknown escape, say
+    literal = text
+    with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):  # of an unknown escape, say
         literal = ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
     words = tuple(filter(None, map(str.strip, text.strip("()[]").split(","))))
     for value in (literal, text, words if literal is text else (literal,)):
@@ -503,7 +497,7 @@ def check(config: ConfigDict, known: Known) -> FrozenConfigDict:
 
 def axes(config) -> dict[str, tuple]:
     """The axes that config.sweep names, in the order of SWEPT_FIELDS, with their values."""
-    return {name: tuple(config.sweep[name]) for name in SWEPT_FIELDS if len(config.sweep[name])}
+    return {name: tuple(config.sweep[name]) for name in SWEPT_FIELDS if config.sweep.get(name)}
 
 
 def combinations(config) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from focalgeo import files
 from focalgeo.trees import at_highest
-from focalgeo.types import Array, Batch, InputError, Interrupted, PyTree, RunError, TrainState, shown
+from focalgeo.types import Array, InputError, Interrupted, PyTree, RunError, TrainState, shown
 
 AXIS = "devices"
 _MEMBERS = "members"
@@ -186,7 +186,7 @@ def free_memory() -> float:
 
 
 def _layout(devices, *axes):
-    return NamedSharding(Mesh(np.asarray(devices), (AXIS,)), PartitionSpec(*axes))
+    return NamedSharding(Mesh(devices, (AXIS,)), PartitionSpec(*axes))
 
 
 def replicated(tree: PyTree) -> PyTree:
@@ -199,14 +199,9 @@ def _cut(tree: PyTree) -> PyTree:
     return jax.device_put(tree, _layout(jax.local_devices(), AXIS))
 
 
-def _devices() -> list[jax.Device]:
-    """All devices in the order of pmap: those of one process are a block."""
-    return [device for index in range(count()) for device in jax.local_devices(process_index=index)]
-
-
 def everywhere(tree: PyTree) -> PyTree:
     """The tree on each device of all processes, for functions under jax.jit that read what `spread` gives."""
-    return jax.tree.map(lambda leaf: _put(leaf, _layout(_devices())), tree)
+    return jax.tree.map(_put, tree)
 
 
 def spread(tree: PyTree) -> PyTree:
@@ -217,16 +212,18 @@ def spread(tree: PyTree) -> PyTree:
 
     def laid_out(leaf):
         divides = np.ndim(leaf) > 0 and np.shape(leaf)[0] % device_count() == 0
-        return _put(leaf, _layout(_devices(), *[AXIS] * divides))
+        return _put(leaf, *[AXIS] * divides)
 
     return jax.tree.map(laid_out, tree)
 
 
-def _put(leaf: Array, sharding: NamedSharding) -> jax.Array:
-    """The leaf, equal in all processes, in a layout over devices of all of them.
+def _put(leaf: Array, *axes: str) -> jax.Array:
+    """The leaf, equal in all processes, on the devices of all of them, its axes over these.
 
     On an only device it lies as jax lays out what is made there: else each function would compile for both.
     """
+    devices = sorted(jax.devices(), key=operator.attrgetter("process_index"))  # as pmap: a block for each process
+    sharding = _layout(devices, *axes)
     if sharding.mesh.size == 1:
         return jax.device_put(leaf)
     if sharding.is_fully_addressable or not getattr(leaf, "is_fully_addressable", True):
@@ -262,7 +259,7 @@ def of_all_processes(tree: PyTree) -> PyTree:
 
 def reduce_sum(tree: PyTree) -> PyTree:
     """Sum of every leaf over all devices, inside `pmapped` only; sums and counts are reduced first, divided after."""
-    return jax.lax.psum(jax.tree.map(jnp.asarray, tree), AXIS)
+    return jax.lax.psum(tree, AXIS)
 
 
 def gather(tree: PyTree, axis: str = AXIS) -> PyTree:
@@ -280,14 +277,8 @@ def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
 
     Of several processes each takes the parts of its own devices.
     """
-    first = jax.process_index() * jax.local_device_count()
-    here = (slice(None),) * axis + (slice(first, first + jax.local_device_count()),)
-
-    def cut(leaf: Array) -> Array:
-        parts = leaf.reshape(*leaf.shape[:axis], device_count(), -1, *leaf.shape[axis + 1 :])
-        return np.moveaxis(parts[here], axis, 0) if axis else parts[here]
-
-    return jax.tree.map(cut, tree)
+    first, own = jax.process_index() * jax.local_device_count(), jax.local_device_count()
+    return jax.tree.map(lambda leaf: np.stack(np.split(leaf, device_count(), axis)[first : first + own]), tree)
 
 
 class Program(NamedTuple):
@@ -304,12 +295,12 @@ class Program(NamedTuple):
     temporary: (TrainState, host batch) -> bytes that a device needs for one call beside states and batch.
     """
 
-    step: Callable[[list, PyTree], tuple[list, list, list]]
-    place: Callable[[TrainState], list]
-    put: Callable[[TrainState], TrainState]
-    states: Callable[[list], list[TrainState]]
-    gather: Callable[[list], TrainState]
-    temporary: Callable[[TrainState, PyTree], int]
+    step: Callable
+    place: Callable
+    put: Callable
+    states: Callable
+    gather: Callable
+    temporary: Callable
 
 
 def make_program(
@@ -317,7 +308,7 @@ def make_program(
     *,
     at_once: int,
     shared: tuple[PyTree, ...] = (),
-    fetch: Callable[[PyTree], PyTree] = lambda spec: spec,
+    fetch: Callable = lambda spec: spec,
 ) -> Program:
     """The program that advances `at_once` members in one call of step(states, batches, *shared) -> (states, metrics).
 
@@ -331,7 +322,7 @@ def make_program(
     compiled = (pmapped_members if apart else pmapped)(step, num_shared=len(shared))
     shared = replicated(shared)
 
-    def on_devices(batch: PyTree) -> PyTree:
+    def on_devices(batch):
         return replicated(fetch(batch)) if apart else _cut(fetch(shard(batch, axis=1)))
 
     def step_all(groups, batch):
@@ -339,20 +330,20 @@ def make_program(
         results = (in_turn(compiled(group, *arguments)) for group in groups)
         return tuple(map(list, zip(*results, strict=True)))
 
-    def put(group: TrainState) -> TrainState:
+    def put(group):
         return _cut(shard(group)) if apart else replicated(group)
 
-    def place(states: TrainState) -> list:
+    def place(states):
         starts = range(0, len(states.step), at_once)
         return [put(jax.tree.map(operator.itemgetter(slice(start, start + at_once)), states)) for start in starts]
 
-    def states(groups: list) -> list[TrainState]:
+    def states(groups):
         return [of_all_processes(_one_axis(group)) for group in groups] if apart else groups
 
-    def gather(groups: list) -> TrainState:
+    def gather(groups):
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(states(groups)))
 
-    def temporary(states: TrainState, batch: PyTree) -> int:
+    def temporary(states, batch):
         lowered = compiled.lower(place(states)[0], on_devices(batch), *shared)
         memory = lowered.compile().memory_analysis()
         return 0 if memory is None else memory.temp_size_in_bytes  # not every backend says
@@ -363,7 +354,7 @@ def make_program(
 @jax.jit
 def _one_axis(states: TrainState) -> TrainState:
     """[devices, members / devices, ...] -> [members, ...]."""
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
+    return jax.tree.map(lambda leaf: jax.lax.collapse(leaf, 0, 2), states)
 
 
 def in_turn(results: PyTree) -> PyTree:
@@ -384,11 +375,17 @@ def pmapped(step: Callable, *, num_shared: int = 0, devices: Sequence[jax.Device
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
     """
 
-    def replica(state: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
+    def replica(state, batch, *shared):
         return _one_step(step, jax.lax.axis_index(AXIS), state, batch, *shared)
 
-    axes = {"in_axes": (None, 0) + (None,) * num_shared, "out_axes": (None, None, 0)}
-    return jax.pmap(replica, axis_name=AXIS, donate_argnums=0, devices=devices, **axes)
+    return jax.pmap(
+        replica,
+        axis_name=AXIS,
+        in_axes=(None, 0) + (None,) * num_shared,
+        out_axes=(None, None, 0),
+        donate_argnums=0,
+        devices=devices,
+    )
 
 
 def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[jax.Device] | None = None) -> Callable:
@@ -400,8 +397,8 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
     metrics of all members. devices: as for `pmapped`.
     """
 
-    def replica(states: TrainState, batch: PyTree, *shared: PyTree) -> tuple:
-        def on_one_device(*arguments: PyTree) -> tuple:
+    def replica(states, batch, *shared):
+        def on_one_device(*arguments):
             alone = jax.vmap(step, in_axes=None, axis_name=AXIS, axis_size=1)
             return jax.tree.map(operator.itemgetter(0), alone(*arguments))
 
@@ -409,14 +406,20 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
         return states, gather(metrics, _MEMBERS) if several else metrics, fingerprint[None]
 
     several = count() > 1
-    axes = {"in_axes": (0, None) + (None,) * num_shared, "out_axes": (0, None if several else 0, 0)}
-    return jax.pmap(replica, axis_name=_MEMBERS, donate_argnums=0, devices=devices, **axes)
+    return jax.pmap(
+        replica,
+        axis_name=_MEMBERS,
+        in_axes=(0, None) + (None,) * num_shared,
+        out_axes=(0, None if several else 0, 0),
+        donate_argnums=0,
+        devices=devices,
+    )
 
 
 def _one_step(step, index, state, batch, *shared):
     """The step with the noise key of device number `index`, and a fingerprint of the new state beside the metrics."""
-    keys = state.key.reshape(-1, state.key.shape[-1])  # one, or one for each member of a sweep
-    noise = jax.vmap(jax.random.fold_in, (0, None))(keys, index).reshape(state.key.shape)
+    fold_in = jnp.vectorize(jax.random.fold_in, signature="(k),()->(k)")  # of one key, or of each member's
+    noise = fold_in(state.key, index)
     new_state, metrics = step(state._replace(key=noise), batch, *shared)
     new_state = new_state._replace(key=state.key)
     return new_state, metrics, _fingerprint(new_state)
@@ -429,10 +432,9 @@ def pmapped_forward(forward: Callable) -> Callable:
     """
     compiled = forward_program(forward)
 
-    def outputs(variables: PyTree, batch: Batch) -> np.ndarray:
-        here = compiled(replicated(variables), _cut(shard(batch.x)))
-        sharded = np.asarray(jax.device_get(of_all_processes(here)))
-        return sharded.reshape(-1, *sharded.shape[2:])
+    def outputs(variables, batch):
+        here = compiled(variables, _cut(shard(batch.x)))
+        return np.concatenate(np.asarray(of_all_processes(here)))
 
     return outputs
 
@@ -463,4 +465,4 @@ def _fingerprint(tree: PyTree) -> Array:
             leaf = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
         return jnp.sum(leaf.astype(jnp.uint32), dtype=jnp.uint32)
 
-    return sum(bits(jnp.asarray(leaf)) for leaf in jax.tree.leaves(tree))
+    return sum(map(bits, jax.tree.leaves(tree)))

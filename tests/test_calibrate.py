@@ -51,7 +51,7 @@ def files_in(folder):
 
 
 def outputs(logits, labels, **fields):
-    settings = {"source": "a.npz", "checksum": str(labels[:9]), "kind": "logits", "group": None, "cluster": None}
+    settings = {"checksum": str(labels[:9]), "kind": "logits", "group": None, "cluster": None}
     settings |= {"unit": 0, "unread": (), "looks_like_probs": False, **fields}
     return Outputs(logits=np.float32(logits), labels=np.int32(labels), **settings)
 

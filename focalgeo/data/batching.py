@@ -62,8 +62,8 @@ def normalise_images(
 class Augmentation(NamedTuple):
     """sample(rng, n) -> the changes of n images; apply(x, changes) -> the changed images, also under jit."""
 
-    sample: Callable[[np.random.Generator, int], Changes]
-    apply: Callable[[Array, Changes], Array]
+    sample: Callable
+    apply: Callable
 
 
 def sample_crop_flip(rng: np.random.Generator, n: int, *, padding: int = PADDING) -> Changes:
@@ -151,17 +151,15 @@ def batch_specs(
         augmentation: samples the changes of a batch.
         multiple_of: rows per batch are filled up to a multiple of it (the number of devices).
     """
-    total, rows = num_batches(split, batch_size), _num_rows(batch_size, multiple_of)
     order = np.random.default_rng([seed, epoch]).permutation(len(split.y)).astype(np.int32)
 
-    def spec(index: int) -> BatchSpec:
+    def spec(index):
         indices = order[index * batch_size : (index + 1) * batch_size]
         # index + 1: to NumPy's seeding, (seed, epoch, 0) is the same seed as (seed, epoch).
         changes = augmentation.sample(np.random.default_rng([seed, epoch, index + 1]), len(indices))
-        changes = {name: _filled(leaf, rows) for name, leaf in changes.items()}
-        return BatchSpec(_filled(indices, rows), np.arange(rows) < len(indices), changes)
+        return _spec(indices, batch_size, multiple_of, changes)
 
-    return map(spec, range(start, total))
+    return map(spec, range(start, num_batches(split, batch_size)))
 
 
 def fetch(split: Split, spec: BatchSpec) -> tuple[Split, BatchSpec]:
@@ -184,8 +182,10 @@ def make_batch(
     nothing, as padding does.
     """
     x, y = (leaf if spec.indices is None else leaf[spec.indices] for leaf in split)
-    x = x if shape is None else x.reshape(len(x), *shape)
-    return _batch(augmentation.apply(x, spec.changes), y, spec.mask, normalise)
+    x = augmentation.apply(x if shape is None else x.reshape(len(x), *shape), spec.changes)
+    x = x if normalise is None else normalise_images(x, normalise)
+    mask = spec.mask.reshape((-1,) + (1,) * (y.ndim - 1)) & (y >= 0)  # an axis of length 1 for each further one of y
+    return Batch(x, y.clip(0), mask)
 
 
 def in_rows(split: Split) -> Split:
@@ -200,32 +200,22 @@ def in_rows(split: Split) -> Split:
 def evaluation_batches(
     split: Split, *, batch_size: int, normalise: Normalisation | None = None, multiple_of: int = 1
 ) -> Iterator[Batch]:
-    """All examples of the split in its own order, none dropped or twice, made by NumPy and filled up with zeros.
+    """All examples of the split in its own order, none dropped or twice, made by NumPy and filled up as in training.
 
     normalise and labels below 0: see `make_batch`.
     """
-    rows = _num_rows(batch_size, multiple_of)
-
-    def batch(index: int) -> Batch:
-        x, y = (leaf[index * batch_size : (index + 1) * batch_size] for leaf in split)
-        made = _batch(x, _filled(y, rows), np.arange(rows) < len(y), normalise)
-        return made._replace(x=_filled(made.x, rows))  # after normalisation, so that padding is zero
-
-    return map(batch, range(num_batches(split, batch_size)))
+    order = np.arange(len(split.y))
+    for first in range(0, len(order), batch_size):
+        spec = _spec(order[first : first + batch_size], batch_size, multiple_of, {})
+        yield make_batch(split, spec, normalise=normalise)
 
 
-def _num_rows(batch_size: int, multiple_of: int) -> int:
-    return -(-batch_size // multiple_of) * multiple_of
+def _spec(indices, batch_size, multiple_of, changes):
+    """The spec of these examples, filled up with example 0 to the rows of a batch."""
+    rows = -(-batch_size // multiple_of) * multiple_of
 
+    def filled(leaf):
+        return np.concatenate([leaf, np.zeros((rows - len(leaf), *leaf.shape[1:]), leaf.dtype)])
 
-def _batch(x, y, mask, normalise):
-    """The batch of examples and labels; the examples' mask gets an axis of length 1 for every further axis of y."""
-    x = x if normalise is None else normalise_images(x, normalise)
-    return Batch(x, y.clip(0), mask.reshape((-1,) + (1,) * (y.ndim - 1)) & (y >= 0))
-
-
-def _filled(leaf: np.ndarray, rows: int) -> np.ndarray:
-    """The array with zeros behind it, `rows` long."""
-    filled = np.zeros((rows, *leaf.shape[1:]), leaf.dtype)
-    filled[: len(leaf)] = leaf
-    return filled
+    changes = {name: filled(leaf) for name, leaf in changes.items()}
+    return BatchSpec(filled(indices), np.arange(rows) < len(indices), changes)

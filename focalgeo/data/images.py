@@ -1,9 +1,10 @@
 """Images as uint8 arrays of one size: class folders, Tiny ImageNet, and prepared TensorFlow Datasets."""
 
-import importlib
+import fnmatch
 import mimetypes
 import os
 import warnings
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -81,10 +82,10 @@ def layout(names: Sequence[str], *, where: str) -> tuple[tuple[str, ...], Member
     if len(class_names) < 2 or not {class_name for _, class_name in folders} <= {*class_names}:
         there = ", ".join(map("/".join, folders[:9]))
         raise InputError(f"{where} has {there}: give two classes or more in train, and none but them in val and test")
-    pairs: dict[str, list[tuple[int, int]]] = {}
+    pairs = defaultdict(list)
     for row in sorted(range(len(paths)), key=paths.__getitem__):
         part, class_name, _ = paths[row]
-        pairs.setdefault(part, []).append((row, class_names.index(class_name)))
+        pairs[part].append((row, class_names.index(class_name)))
     return class_names, {part: tuple(np.array(rows, np.int32).T) for part, rows in pairs.items()}
 
 
@@ -153,15 +154,12 @@ def read_tiny_imagenet(location: str, options: Options) -> RawDataset:
             raise InputError(f"{where} holds {len(roots)} files {ANNOTATIONS}: give Tiny ImageNet's own layout, once")
         folder = folder / roots[0]
         names = sources.list_files(folder)
-        parts = {
-            part: [name for name in names if PurePosixPath(name).match(pattern)]
-            for part, pattern in (("train", "train/*/images/*"), ("test", "val/images/*"))
-        }
-        wnid_of = {name: name.split("/")[1] for name in parts["train"]}
+        train, test = (fnmatch.filter(names, pattern) for pattern in ("train/*/images/*", "val/images/*"))
+        wnid_of = {name: name.split("/")[1] for name in train}
         wnids = sorted({*wnid_of.values()})
         listed = {f"val/images/{file}": rest.split("\t")[0] for file, rest in _pairs(folder / ANNOTATIONS)}
-        strange = {*parts["test"]} ^ {name for name, wnid in listed.items() if wnid in wnids}
-        if strange or not all(parts.values()):
+        strange = {*test} ^ {name for name, wnid in listed.items() if wnid in wnids}
+        if strange or not (train and test):
             name = min(strange, default="train/<wnid>/images")
             raise InputError(f"{where}: {name} is not there, or has no class of train's: unpack or fetch it again")
         wnid_of |= listed
@@ -170,7 +168,7 @@ def read_tiny_imagenet(location: str, options: Options) -> RawDataset:
                 decode_files(folder, members, options, where=where),
                 np.array([wnids.index(wnid_of[name]) for name in members], np.int32),
             )
-            for part, members in parts.items()
+            for part, members in (("train", train), ("test", test))
         }
         english = dict(_pairs(folder / "words.txt"))
         class_names = tuple(english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
@@ -203,9 +201,10 @@ def read_tfds(name: str, options: Options) -> RawDataset:
     data_dir = Path(os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
     prepare = f"pip install 'focalgeo[tfds]' tensorflow && tfds build {name} --file_format=array_record"
     with sources.reading(where, f"run `{prepare}` once, or name another folder than {data_dir} in TFDS_DATA_DIR"):
-        importlib.import_module("array_record")
-        builders = importlib.import_module("tensorflow_datasets").core.read_only_builder
-        builder = builders.builder_from_files(name, data_dir=data_dir, file_format="array_record")
+        import array_record  # noqa: F401 (by which it reads)
+        from tensorflow_datasets.core import read_only_builder
+
+        builder = read_only_builder.builder_from_files(name, data_dir=data_dir, file_format="array_record")
         source = sources.Source(where, Path(builder.data_path), sources.checksum(Path(builder.data_path)))
 
     def build() -> RawDataset:
@@ -216,7 +215,7 @@ def read_tfds(name: str, options: Options) -> RawDataset:
             for part, split in TFDS_SPLITS.items():
                 if split in builder.info.splits:
                     examples = builder.as_data_source(split=split)
-                    pairs = [(_pixels(example[image_key], options), int(example[label_key])) for example in examples]
+                    pairs = [(_pixels(example[image_key], options), example[label_key]) for example in examples]
                     x, y = zip(*pairs, strict=True)
                     splits[part] = Split(np.stack(x), np.array(y, np.int32))
             return RawDataset(splits, tuple(builder.info.features[label_key].names), source.checksum)

@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas
+
 from focalgeo.data import sources
 
 _NAME = re.compile(r"samples_(.+)_[^_]+\.jsonl(?:\.gz)?")
@@ -20,8 +22,6 @@ def outputs(table: Any, path: Path) -> Any:
 
     A pandas.DataFrame without the columns of samples is given back.
     """
-    import pandas
-
     if not {"doc_id", "target"} <= {*table} or {"resps", "filtered_resps"}.isdisjoint(table):
         return table
     rows = []

@@ -7,12 +7,13 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 from jaxtyping import Float32, Int32
 from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
 from safetensors.numpy import load_file
@@ -64,7 +65,6 @@ class Outputs(NamedTuple):
     group: np.ndarray | None = None  # text [examples]
     cluster: np.ndarray | None = None  # text [examples]
     weight: np.ndarray | None = None  # float64 [examples], above 0
-    source: str = ""  # as the user wrote it
     checksum: str = ""  # SHA-256 of each file, in the order named
     unit: int = 0  # probabilities with zeros are multiples of 1/unit; 0 where they are not
     unread: tuple[str, ...] = ()  # names of arrays or columns that are not used
@@ -91,7 +91,7 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     paths = paths_of(source)
     files = {role: open_arrays(path, keys) for role, path in paths.items()}
     arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
-    outputs = _by_role(arrays, keys, where)._replace(source=source, checksum=checksum(paths.values()))
+    outputs = _by_role(arrays, keys, where)._replace(checksum=checksum(paths.values()))
     if outputs.classes and len(outputs.classes) == 2 and outputs.classes[0] == keys.positive:
         outputs = outputs._replace(classes=outputs.classes[::-1], logits=outputs.logits[:, ::-1])
     if keys.multilabel:
@@ -101,12 +101,12 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     if outputs.labels is not None and outputs.labels.shape == outputs.index.shape:
         if keys.ignored:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
-            fields = {
-                role: value[kept]
-                for role in ("logits", "labels", "group", "cluster", "weight", "index")
-                if np.shape(value := getattr(outputs, role))[:1] == kept.shape
+            arrays = {
+                name: value[kept]
+                for name, value in outputs._asdict().items()
+                if getattr(value, "shape", ())[:1] == kept.shape
             }
-            outputs = outputs._replace(**fields, left_out=np.sum(~kept))
+            outputs = outputs._replace(**arrays, left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
     return _of_two_classes(outputs)
 
@@ -125,8 +125,6 @@ def checksum(paths: Iterable[Path]) -> str:
 
 
 def _by_role(arrays, keys, where):
-    import pandas  # slow to import
-
     names = {
         role: getattr(keys, role) or next((name for name in own if _columns(arrays, name, role)), None)
         for role, own in _NAMES.items()
@@ -169,8 +167,6 @@ def _columns(arrays, name, role):
 
 def _class_numbers(outputs, positive, where):
     """Labels as numbers where they name the classes of columns, or stand beside one column; others as they are."""
-    import pandas
-
     labels, classes, is_column = outputs.labels, outputs.classes, outputs.logits.ndim == 1
     texts = labels.astype(str)
     texts = np.char.title(texts) if is_column and not positive else texts  # true, too
@@ -190,17 +186,14 @@ def _class_numbers(outputs, positive, where):
 
 def _of_labels(outputs, where):
     """Each pair of a row and a label as a row of one score: its group is the label, its cluster the row."""
-    scores, labels, kind = outputs.logits, outputs.labels, outputs.kind
+    scores, labels = outputs.logits, outputs.labels
     if outputs.group is not None:
         raise InputError(f"{where} has groups: of several labels a row the labels are the groups, leave it out")
     if scores.ndim != 2 or (labels is not None and (labels.shape != scores.shape or not np.isin(labels, (0, 1)).all())):
         what = f"labels have shape {np.shape(labels)}, scores {scores.shape}"
         raise InputError(f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1")
-    if kind == "scores":
-        kind = "probs" if ((scores >= 0) & (scores <= 1)).all() else "logits"
     row, label = np.indices(scores.shape).reshape(2, -1)
     return outputs._replace(
-        kind=kind,
         logits=scores.ravel(),
         labels=None if labels is None else labels.ravel(),
         group=np.array(outputs.classes or range(scores.shape[1]), str)[label],
@@ -231,11 +224,8 @@ def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.
         raise InputError(f"{where} has no array {name!r}, only {there}: name the {role} by --{role}-key")
     values = arrays[names[0]]
     if isinstance(arrays, _Columns):
-        values = (
-            _texts(values)
-            if role in _TEXTS and values.shape[1] == 1
-            else _numbers([arrays[part] for part in names], where)
-        )
+        is_text = role in _TEXTS and values.shape[1] == 1
+        values = _texts(values) if is_text else _numbers([arrays[part] for part in names], where)
     if values.dtype in (bfloat16, np.dtype("V2")):  # NumPy's own files do not name it
         return values.view(bfloat16).astype(np.float32)
     if role == "labels" and values.dtype.kind in "fU":
@@ -258,8 +248,6 @@ def open_arrays(path: Path, keys: Keys) -> Mapping[str, Any]:
     suffix = tables.suffix_of(path)
     if suffix in _READERS and os.path.isfile(path):  # a pipe would be waited for
         return _READERS[suffix](path)
-    import pandas
-
     texts = [name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])]
     table = pandas.concat([lm_eval.outputs(tables.read_table(each, texts=texts), each) for each in _files(path)])
     asked = {part for key in keys[:7] for part in (key or "").split(",")}
@@ -280,8 +268,6 @@ def _texts(frame):
 
 def _numbers(frames, where):
     """Columns of numbers, or one of lists, as float64 [rows, columns], or [rows] of one that is not numbered."""
-    import pandas
-
     frame, index = pandas.concat(frames, axis=1), frames[0].index
     first = frame.columns[0]
     is_numbered = frame.shape[1] > 1 and _NUMBERED.fullmatch(first)
@@ -299,7 +285,7 @@ def _numbers(frames, where):
     for row, column in np.argwhere((numbers.isna() & frame.notna()).to_numpy())[:1]:
         what = f"{frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"
         raise InputError(f"{where}, {index.name} {index[row]}: {what}")
-    if len(numbers.columns) == 1 and not is_numbered:
+    if len(numbers.columns) == 1:
         return numbers.iloc[:, 0].to_numpy(np.float64)
     return numbers.fillna(-np.inf).to_numpy(np.float64)
 
@@ -322,7 +308,7 @@ def _read_torch(path):
     }
 
 
-_READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+_READERS = {
     ".npz": lambda path: np.load(io.BytesIO(path.read_bytes()), allow_pickle=False),  # lazily, with nothing to close
     ".npy": lambda path: {"": np.load(path, allow_pickle=False)},
     ".safetensors": load_file,

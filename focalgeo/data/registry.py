@@ -89,7 +89,7 @@ def load_dataset(
         raise InputError.of_choice("config.data.name", name, forms)
     sizes = Sizes(train_size, val_size, test_size)
     options = Options(sizes, split_seed, image_size, max_words, max_length, label)
-    for option in ("image_size", "max_words", "max_length", "label"):
+    for option in Options._fields[2:]:
         value = getattr(options, option)
         if value is not None and (option not in reader.options or (option != "label" and value < 1)):
             raise InputError(f"{option} is {value} for {name}: give at least 1 where it applies, or leave it out")

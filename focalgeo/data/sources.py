@@ -162,7 +162,7 @@ def decoded(source: Source, key: str, build: Callable[[], RawDataset]) -> RawDat
 
     path = _made(f"{key}-{source.checksum}-v{FORMAT}.npz", write, source.where)
     with reading(path, "remove it, and it is made again"), np.load(path) as arrays:
-        parts = [part for part in ("train", "val", "test") if f"{part}_x" in arrays]
+        parts = [name.removesuffix("_x") for name in arrays if name.endswith("_x")]
         splits = {part: Split(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in parts}
         return RawDataset(splits, tuple(arrays["class_names"].tolist()), source.checksum)
 

@@ -1,6 +1,5 @@
 """Train, val and test splits: the papers' seeded rule, subsets, and the checks of every split."""
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -139,7 +138,7 @@ def check_labels(raw: RawDataset, *, name: str) -> None:
     """
     classes = len(raw.class_names)
     for part, (_, y) in raw.splits.items():
-        top = y.reshape(len(y), math.prod(y.shape[1:])).max(axis=1, initial=-1)
+        top = y.max(axis=tuple(range(1, y.ndim)), initial=-1)
         wrong = (top < 0) | (top >= classes)
         if wrong.any() or not len(y):
             what = f"label of example {np.argmax(wrong)} is none" if len(y) else "split is empty"

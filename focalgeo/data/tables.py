@@ -75,12 +75,17 @@ def _read_csv(path, mark, texts):
 
     read = partial(pandas.read_csv, path, sep=mark, skipinitialspace=True, encoding="utf-8-sig", keep_default_na=False)
     names = [name.strip() for name in read(header=None, nrows=1, dtype=str).iloc[0]]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the float_precision that newer versions have unasked
+    with warnings.catch_warnings(action="ignore"):  # of the float_precision that newer versions have unasked
         warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows longer than the header would lose their ends
-        options = {"index_col": False, "float_precision": "round_trip", "low_memory": False}
-        options |= {"na_values": {name: "" for name in names if name not in texts}}
-        table = read(header=0, names=names, dtype=dict.fromkeys({*names} & {*texts}, str), **options)
+        table = read(
+            header=0,
+            names=names,
+            dtype=dict.fromkeys(texts, str),
+            na_values={name: "" for name in names if name not in texts},
+            index_col=False,
+            float_precision="round_trip",
+            low_memory=False,
+        )
     quotes, lines = 0, []
     for number, line in _numbered(path):
         if quotes % 2 == 0:  # within quotes a row goes on

@@ -131,7 +131,7 @@ def read_embeddings(
 
 def _read_vectors(file, wanted, path):
     """The vectors by row of the table."""
-    vectors: dict[int, np.ndarray] = {}
+    vectors = {}
     size = 0
     for number, line in enumerate(file, start=1):
         word, _, rest = line.rstrip(b" \r\n").partition(b" ")

@@ -14,7 +14,7 @@ from focalgeo import curvature, parallel
 from focalgeo.evaluation.curvature import Curvature, Problem, count_examples, on_device
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
 from focalgeo.trees import at_highest
-from focalgeo.types import Array, PyTree
+from focalgeo.types import Array
 
 REFERENCE = "cross_entropy"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -73,7 +73,7 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
             of_losses[name] |= {"scale_only": scale_only, "beyond_scaling": whole - scale_only}
     of_split, rows = {"split": split, "n": n}, []
 
-    def estimated(samples: Array) -> dict[str, Array]:
+    def estimated(samples):
         return {**curvature.sample_mean(samples)._asdict(), "probes": num_probes, **of_split}
 
     for name in problem.losses:
@@ -91,7 +91,7 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
     return [finite(row) for row in rows]
 
 
-def make_form(problem: Problem, split: Collection[str]) -> Callable[[PyTree], dict[str, dict[str, Array]]]:
+def make_form(problem: Problem, split: Collection[str]) -> Callable:
     """The function v -> loss -> part -> value of the parts of v' H v, with one batch's activations in memory.
 
     problem: as `on_device` gives it.
@@ -117,10 +117,10 @@ def make_form(problem: Problem, split: Collection[str]) -> Callable[[PyTree], di
 
 @jax.jit
 def _parts_of(vector, losses, n, apply, params, model_state, batch):
-    def network(params: PyTree) -> Array:
+    def network(params):
         return apply({"params": params, **model_state}, batch.x)
 
-    def share(loss: Callable, logits: Array) -> Array:
+    def share(loss, logits):
         return jnp.sum(jnp.where(batch.mask, loss(logits, batch.y), 0.0)) / n
 
     return curvature.quadratic_parts(
@@ -160,7 +160,10 @@ def compare(
     """
     gradient, plain = (_gradient(function, logits, labels) for function in (loss, reference))
     second, plain_second = (_second_derivative(function, logits, labels) for function in (loss, reference))
-    weight = _ratio(gradient, plain, labels)
+    numerator, denominator = (jnp.take_along_axis(z, labels[:, None], axis=-1)[:, 0] for z in (gradient, plain))
+    # Cross-entropy's is p_y - 1: where it underflows the example has no curvature left to weigh.
+    gone = denominator == 0
+    weight = jnp.where(gone, 0, numerator / jnp.where(gone, 1, denominator))
     apart = jnp.max(jnp.abs(gradient - weight[:, None] * plain), axis=-1)
     size = jnp.max(jnp.abs(gradient), axis=-1)
     return Examples(
@@ -174,26 +177,18 @@ def compare(
 
 def constant_weight(loss: Callable, reference: Callable, logits: Array, labels: Array) -> Array:
     """The loss w * cross_entropy with w, the ratio of both gradients in the true logit, a constant to derivatives."""
-    gradients = (_gradient(function, logits, labels) for function in (loss, reference))
-    return jax.lax.stop_gradient(_ratio(*gradients, labels)) * reference(logits, labels)
+    return compare(loss, reference, jax.lax.stop_gradient(logits), labels).weight * reference(logits, labels)
 
 
 def _gradient(loss: Callable, logits: Array, labels: Array) -> Array:
     return jax.grad(lambda point: jnp.sum(loss(point, labels)))(logits)
 
 
-def _ratio(gradient: Array, plain: Array, labels: Array) -> Array:
-    numerator, denominator = (jnp.take_along_axis(z, labels[:, None], axis=-1)[:, 0] for z in (gradient, plain))
-    # Cross-entropy's is p_y - 1: where it underflows the example has no curvature left to weigh.
-    gone = denominator == 0
-    return jnp.where(gone, 0, numerator / jnp.where(gone, 1, denominator))
-
-
 def _second_derivative(loss: Callable, logits: Array, labels: Array) -> Array:
     """[examples]: of each example's loss in its true logit."""
     true_logit = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
 
-    def slope(point: Array) -> Array:
+    def slope(point):
         return jax.jvp(lambda z: loss(z, labels), (point,), (true_logit,))[1]
 
     return jax.jvp(slope, (logits,), (true_logit,))[1]

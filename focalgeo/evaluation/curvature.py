@@ -65,7 +65,7 @@ def count_examples(problem: Problem) -> int:
     return count
 
 
-def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Callable[[PyTree, PyTree, Batch], Array]:
+def make_batch_loss(apply: Callable, loss: Callable, num_examples: int) -> Callable:
     """Jitted (params, model_state, batch) -> the batch's share of a mean loss: sum of unmasked losses / num_examples.
 
     In nats, network in evaluation mode; summed over the batches of `num_examples` examples it is their mean loss. The
@@ -92,7 +92,7 @@ def data_matvec(batch_loss: Callable, params: PyTree, model_state: PyTree, batch
     zeros = jax.tree.map(jnp.zeros_like, params)
 
     @at_highest
-    def matvec(vector: PyTree) -> PyTree:
+    def matvec(vector):
         total = zeros
         for batch in batches:
             total = add_product(total, vector, *arguments, batch)
@@ -139,10 +139,10 @@ def measure_curvature(
         matvec = data_matvec(batch_loss, params, model_state, batches)
         top = curvature.lambda_max(matvec, params, key_lambda, max_products=max_products, tolerance=tolerance)
         total = curvature.trace(matvec, params, key_trace, num_probes, method=trace_method)
-        of_trace = {**total._asdict(), "probes": num_probes, "estimator": trace_method}
+        trace = {**total._asdict(), **of_loss, "probes": num_probes, "estimator": trace_method}
         measured.matvecs[name], measured.tops[name] = matvec, top
         eigenvalue = Eigenvalue("lambda_max", top.value, top.residual, top.num_matvecs, top.converged, **of_loss)
-        measured.rows.extend(map(finite, (eigenvalue, Trace("trace", **{**of_trace, **of_loss}))))
+        measured.rows.extend(map(finite, (eigenvalue, Trace("trace", **trace))))
     return measured
 
 
@@ -168,9 +168,8 @@ def density_rows(
     Accuracy: shares of a known spectrum within errors; tests/curvature/test_density.py. Eigenvalues closer together
     than Lanczos steps tell apart share a bin or its neighbour.
     """
-    options = {"num_probes": num_probes, "steps": steps}
     densities = {
-        name: curvature.spectral_density(matvec, problem.params, key, **options)
+        name: curvature.spectral_density(matvec, problem.params, key, num_probes=num_probes, steps=steps)
         for name, matvec in measured.matvecs.items()
     }
     edges = _edges(np.concatenate([np.ravel(density.nodes) for density in densities.values()]))

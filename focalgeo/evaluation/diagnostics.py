@@ -64,12 +64,9 @@ def diagnose(
     "gradient norms of the last linear layer" hold the bias.
     """
     variables = {"params": states.params, **states.model_state}
-    variables, loss_values = parallel.replicated((variables, states.loss_values))
-    forward, numbers = _compiled(apply, loss), []
-    for batch in batches:
-        inputs = (batch.x, np.where(batch.mask, batch.y, 0))
-        numbers.append(forward((variables, loss_values), batch._replace(x=inputs))[batch.mask])
-    *columns, weight_norm = np.moveaxis(_all_of(numbers), (0, 1), (2, 1))
+    inputs = (batch._replace(x=(batch.x, batch.y)) for batch in batches)
+    numbers, _ = _of_examples(_compiled(apply, loss), (variables, states.loss_values), inputs)
+    *columns, weight_norm = np.moveaxis(numbers, (0, 1), (2, 1))
     diagnosis = Diagnosis(*columns)
     return diagnosis._replace(correct=diagnosis.correct > 0), weight_norm[:, 0]
 
@@ -95,11 +92,15 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
     return parallel.pmapped_forward(jax.vmap(forward, in_axes=(0, None), out_axes=-2))
 
 
-def _all_of(by_batch):
-    """The numbers of all batches' examples, one or more."""
-    if not any(map(len, by_batch)):
+def _of_examples(forward, variables, batches):
+    """The outputs and labels of all batches' examples, one or more."""
+    variables, outputs, labels = parallel.replicated(variables), [], []
+    for batch in batches:
+        outputs.append(forward(variables, batch)[batch.mask])
+        labels.append(batch.y[batch.mask])
+    if not any(map(len, labels)):
         raise InputError("batches hold no example that counts: give one or more")
-    return np.concatenate(by_batch)
+    return np.concatenate(outputs), np.concatenate(labels)
 
 
 def _judge(logits: Array, labels: Array, gradient_norm: Array) -> Diagnosis:
@@ -139,7 +140,7 @@ def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[R
     for (outcome, mask), name in itertools.product(masks, BY_OUTCOME):
         if mask.any():
             mean = np.mean(getattr(diagnosis, name)[mask], dtype=np.float64)
-            rows.append(Diagnostic(name, mean, n=int(mask.sum()), split=split, outcome=outcome))
+            rows.append(Diagnostic(name, mean, n=mask.sum(), split=split, outcome=outcome))
     for name, edges in (("gradient_norm", NORM_EDGES), ("true_class_probability", PROBABILITY_EDGES)):
         counts, _ = np.histogram(np.clip(getattr(diagnosis, name), edges[0], edges[-1]), edges)
         rows += [
@@ -173,10 +174,5 @@ def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> P
     Raises:
         InputError: the batches hold no example.
     """
-    variables, logits, labels = parallel.replicated(variables), [], []
-    for batch in batches:
-        outputs = forward(variables, batch)
-        logits.append(outputs[batch.mask])
-        labels.append(batch.y[batch.mask])
-    logits = _all_of(logits).astype(np.float32)
-    return Predictions(logits, np.concatenate(labels), np.ones(len(logits), bool))
+    logits, labels = _of_examples(forward, variables, batches)
+    return Predictions(logits, labels, np.ones(len(logits), bool))

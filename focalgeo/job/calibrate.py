@@ -76,7 +76,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
             say(f"of {numbers:,} numbers: it may take a minute; fewer --methods, --folds or --num-resamples shorten it")
         if is_dense:
             ignored, names = [*map(int, options.ignore_label)], ("class_axis", "num_bins", "num_resamples", "seed")
-            files = (tuple(paths_of(split.source).values()) for split in splits.values())
+            files = (tuple(paths_of(flags[name]).values()) for name in splits)
             compared = calibration.dense(
                 *files, ignore_label=ignored, **{name: flags[name] for name in names}
             ).comparison
@@ -94,7 +94,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
             warnings += input_warnings(options, splits, compared.fits, compared.choice.fitted)
         manifest = {
             "config": config,
-            "data": {"name": splits["val"].source.rpartition("/")[2]},
+            "data": {"name": options.val.rpartition("/")[2]},
             "calibration": _summary(options, compared, saved) | {"split": measured_on, "warnings": warnings},
             **provenance.of_program(command),
         }
@@ -126,10 +126,10 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     """
     names = (getattr(options, f"{role}_key") for role in Keys._fields[:6])
     multilabel = options.task == "multilabel"
-    keys = Keys(*names, options.prefix, options.positive, tuple(options.ignore_label), multilabel)
+    keys = Keys(*names, options.prefix, options.positive, options.ignore_label, multilabel)
     files = {"val": options.val} | ({"test": options.test} if options.test else {})
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in files.items()}
-    also: dict[str, tuple] = {}
+    also = {}
     shapes = {name: outputs.logits.shape for name, outputs in splits.items()}
     if len({classes for _, classes in shapes.values()}) > 1:
         counts = f"val has {shapes['val'][1]} classes and test {shapes['test'][1]}"
@@ -184,7 +184,7 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
         with reading(f"--{name}={source}", ask):
             logits, labels = (np.load(path, mmap_mode="r") for path in paths.values())
             logits = np.moveaxis(logits, options.class_axis, -1)
-        of = {"cluster": np.arange(len(logits)), "source": source, "checksum": checksum(paths.values())}
+        of = {"cluster": np.arange(len(logits)), "checksum": checksum(paths.values())}
         splits[name] = Outputs("logits", logits, labels, **of)
     return splits, {}
 
@@ -306,7 +306,7 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
         yield f"No labels are in {name}: its calibrated probabilities are written, and nothing is measured on it."
         return
     of_true = outputs.logits[np.arange(n), outputs.labels]
-    at_floor = int((of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum())
+    at_floor = (of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum()
     if outputs.kind == "probs" and at_floor:
         yield (
             f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
@@ -340,7 +340,7 @@ def noise_floor(log_probs: Array, num_bins: int) -> float:
     confidence = suspicions.confidence(log_probs)
     index = np.searchsorted(inner_ends(num_bins, np.float64), confidence)
     variance = np.bincount(index, confidence * (1 - confidence), num_bins)
-    return float(np.sqrt(2 * variance / math.pi).sum() / len(confidence))
+    return np.sqrt(2 * variance / math.pi).sum() / len(confidence)
 
 
 def _of_labels(num_folds, val, fits):

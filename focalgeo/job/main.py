@@ -37,7 +37,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     prepared = preparation.prepare(config)
     parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     states = preparation.initial_state(prepared, members)
-    rows: list[Row] = []
+    rows = []
 
     def begin() -> None:
         stack.enter_context(records.locked(workdir))
@@ -80,8 +80,11 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
 def _stops(rows, members):
     """The members that have stopped, since a number was not finite, and where."""
     stops = select(rows, Scalar, name="stopped")
-    pairs = [(member.name, row.value) for member in members for row in select(stops, Scalar, **member.tags)]
-    return [f"{name or 'the run'} at step {step:.0f}" for name, step in pairs]
+    return [
+        f"{member.name or 'the run'} at step {row.value:.0f}"
+        for member in members
+        for row in select(stops, Scalar, **member.tags)
+    ]
 
 
 def _listed(stops: Sequence[str]) -> str:
@@ -97,7 +100,7 @@ def _predict(dataset, states, predict, indices, at_once):
             predicted = predict(split, group)
             for index, logits in enumerate(np.moveaxis(predicted.logits, 1, 0), first):
                 if index in predictions:
-                    predictions[index][name] = predicted._replace(logits=np.ascontiguousarray(logits))
+                    predictions[index][name] = predicted._replace(logits=logits)
     return predictions
 
 
@@ -126,7 +129,7 @@ def _evaluate(workdir, prepared, members, left, states, at_once, predict):
                 if not member.name:
                     raise
                 say(f"member {member.name} has no results, the others go on: {error}")
-                rows = [Scalar("stopped", int(state.step))]
+                rows = [Scalar("stopped", state.step)]
         took = share + time.perf_counter() - began
         rows = tagged([*rows, Seconds("seconds", "evaluate", took)], step=prepared.plan.steps, **member.tags)
         records.replace_rows(workdir, rows, where=lambda row: False)

@@ -35,7 +35,7 @@ def evaluate(
     """
     for name, predicted in predictions.items():
         records.write_predictions(folder, name, predicted.logits, predicted.labels)
-    rows = [] if state.best is None else [Scalar("selected_epoch", float(state.best.epoch))]
+    rows = [] if state.best is None else [Scalar("selected_epoch", state.best.epoch)]
 
     def take() -> None:
         rows[:0], search = calibrated.result()
@@ -53,8 +53,7 @@ def curvature_rows(member: Member, prepared: Prepared, state: TrainState, *, in_
     """
     settings, rows = member.config.curvature, []
     key, parts_key, density_key = jax.random.split(member.keys["probe"], 3)
-    names = ("max_products", "tolerance", "num_probes", "trace_method")
-    options = {name: settings[name] for name in names}
+    options = {name: settings[name] for name in ("max_products", "tolerance", "num_probes", "trace_method")}
     for split in settings.splits if settings.examples else ():
         if not (member.name or in_training):
             say(f"measuring the curvature of the loss on {split}")
@@ -65,8 +64,14 @@ def curvature_rows(member: Member, prepared: Prepared, state: TrainState, *, in_
             continue
         rows += evaluation.attribution_rows(problem, measured, parts_key, split=split, num_probes=settings.num_probes)
         if settings.density_probes:
-            of_density = {"num_probes": settings.density_probes, "steps": settings.density_steps}
-            rows += evaluation.density_rows(problem, measured, density_key, split=split, **of_density)
+            rows += evaluation.density_rows(
+                problem,
+                measured,
+                density_key,
+                split=split,
+                num_probes=settings.density_probes,
+                steps=settings.density_steps,
+            )
     return rows
 
 
@@ -76,7 +81,7 @@ def curvature_of_epoch(prepared: Prepared, members: Sequence[Member], groups: Se
     The last epoch's are left to the measurement after training.
     """
     rows = []
-    if prepared.config.curvature.examples and _is_due(prepared.config.curvature.every, prepared, groups, at_end=False):
+    if _is_due(prepared.config.curvature.every, prepared, groups, at_end=False):
         groups = jax.device_get([group._replace(opt_state=(), best=None) for group in groups])
         states = [member_state(group, index) for group in groups for index in range(len(group.step))]
         for member, state in zip(members, states, strict=True):
@@ -93,9 +98,8 @@ def _is_due(every, prepared, groups, *, at_end):
 def make_problem(member: Member, prepared: Prepared, state: TrainState, split: str) -> evaluation.Problem:
     """Cross-entropy and the loss trained with, of the member's network, on the split's examples for curvature."""
     functions = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
-    needed = jax.device_get((state.loss_values, state.params, state.model_state))
-    loss_values, params, model_state = jax.device_put(needed)
-    of_logits = {name: Partial(_with_values, Partial(loss), loss_values) for name, loss in functions.items()}
+    loss_values, params, model_state = jax.device_get((state.loss_values, state.params, state.model_state))
+    of_logits = {name: Partial(loss, loss_values=loss_values) for name, loss in functions.items()}
     settings, (x, y) = member.config.curvature, getattr(prepared.dataset, split)
     few = Split(x[: settings.examples], y[: settings.examples])
     batches = preparation.evaluation_batches(member.config, few, batch_size=settings.batch_size)
@@ -108,10 +112,6 @@ def _flat_logits(apply: Callable, variables: PyTree, x: PyTree) -> Array:
     """Logits [examples, classes]; of a tree each node is one."""
     logits = apply(variables, x)
     return logits.reshape(-1, logits.shape[-1])
-
-
-def _with_values(loss, loss_values, logits, labels):
-    return loss(logits, labels, loss_values)
 
 
 def diagnostics_of_epoch(prepared: Prepared, members: Sequence[Member], groups: Sequence[TrainState]) -> list[Row]:
@@ -173,10 +173,12 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
     methods = {name: method for name, method in known.items() if name in names}
     searches = calibration.searched(methods, logits, labels, settings=settings)
     fits = calibration.fit_methods(methods, logits, labels, settings=settings | {"searches": searches})
-    rows, resamples = calibration.fit_rows(fits, n=len(labels)), (options.num_bins, options.num_resamples)
+    rows = calibration.fit_rows(fits, n=len(labels))
     for split, (logits, labels, _) in predictions.items():
         calibrated = [fitted.calibrated(logits) for fitted in fits]
         pairs = calibration.comparisons(calibrated, "nll") if split == "test" else ()
-        sample = calibration.Sample(split, labels, calibrated, member.keys["bootstrap"], *resamples)
+        sample = calibration.Sample(
+            split, labels, calibrated, member.keys["bootstrap"], options.num_bins, options.num_resamples
+        )
         rows += calibration.calibration_rows(sample, pairs, options.metrics)
     return rows, calibration.surfaces(searches, settings)

@@ -81,7 +81,7 @@ def make_members(config) -> list[Member]:
     return members
 
 
-def of_shard(members: Sequence, shard: str | None) -> list:
+def of_shard(members: list, shard: str | None) -> list:
     """The i-th of n blocks of the members, as they follow each other, for shard "i/n"; all of them for None.
 
     So members that train at once in the whole sweep do so in a shard, where its size allows it: with others beside them
@@ -91,13 +91,13 @@ def of_shard(members: Sequence, shard: str | None) -> list:
         InputError: it is no such text, i is not below n, or there are fewer members than shards.
     """
     if shard is None:
-        return list(members)
+        return members
     matched = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
     index, count = map(int, matched.groups()) if matched else (0, 0)
     if not index < count <= len(members):
         most = f"n at most {len(members)}, the members of config.sweep"
         raise InputError(f"--shard={shown(shard)}: give i/n with i from 0 to n - 1, and {most}")
-    return list(members[index * len(members) // count : (index + 1) * len(members) // count])
+    return members[index * len(members) // count : (index + 1) * len(members) // count]
 
 
 class Objective(NamedTuple):
@@ -107,7 +107,7 @@ class Objective(NamedTuple):
     """
 
     name: str  # of the loss without penalties, as rows of its curvature name it
-    loss: Callable[[Array, Array, dict], Array]  # (logits, labels, loss_values) -> [examples]
+    loss: Callable  # (logits, labels, loss_values) -> [examples]
     outputs: Callable  # of penalties.make_outputs
     loss_values: dict[str, PyTree]  # the traced values that both read, as training begins; a member has its own
 
@@ -140,27 +140,31 @@ def prepare(config, dataset: Dataset | None = None) -> Prepared:
     else:  # beyond the last step no boundary has an effect, and int32 may not hold it
         boundaries = [min(epoch * steps_per_epoch, plan.steps) for epoch in settings.decay_epochs]
         schedule = optimiser.step_schedule(boundaries, settings.decay_factor)
-    fields = {name: settings[name] for name in ("momentum", "nesterov", "weight_decay", "clip_norm")}
-    fields["weight_decay"] = max(settings.weight_decay, *config.sweep.weight_decay, 0.0)  # a member has its own
-    tx = optimiser.make_optimiser(settings.name, schedule, **fields)
+    tx = optimiser.make_optimiser(
+        settings.name,
+        schedule,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        weight_decay=max(settings.weight_decay, *config.sweep.weight_decay, 0.0),  # a member has its own
+        clip_norm=settings.clip_norm,
+    )
     model, objective = _model(config, dataset), make_objective(config)
+    step = make_step(
+        model.apply,
+        objective.loss,
+        tx,
+        parallel.reduce_sum,
+        outputs=objective.outputs,
+        mean=settings.reduction == "mean",
+        ascent=make_ascent(settings.sam_radius, adaptive=settings.sam_adaptive),
+    )
+    if config.model.precision != "default":  # jax's own default, as it may be set
+        step = jax.default_matmul_precision(config.model.precision)(step)
     if len(config.loss.alpha) not in (0, classes):
         raise InputError(
             f"config.loss.alpha holds {len(config.loss.alpha)} weights, {dataset.name} has {classes} classes"
         )
-    return Prepared(config, dataset, model, plan, objective, schedule, tx, step_of(config, model, objective, tx))
-
-
-def step_of(config, model: Model, objective: Objective, tx: Any) -> Callable:
-    """The step of one run, to be compiled by `parallel`; the only thing that config.model.precision is for."""
-    mean = config.optimizer.reduction == "mean"
-    ascent = make_ascent(config.optimizer.sam_radius, adaptive=config.optimizer.sam_adaptive)
-    options = {"outputs": objective.outputs, "mean": mean, "ascent": ascent}
-    step = make_step(model.apply, objective.loss, tx, parallel.reduce_sum, **options)
-    precision = config.model.precision
-    return (
-        step if precision == "default" else jax.default_matmul_precision(precision)(step)
-    )  # jax's own default, as it may be set
+    return Prepared(config, dataset, model, plan, objective, schedule, tx, step)
 
 
 def make_objective(config) -> Objective:
@@ -187,7 +191,7 @@ def make_objective(config) -> Objective:
         unweighted, title = loss, f"class_weighted_{title}"
         needed.append("alpha")
 
-        def loss(logits: Array, labels: Array, loss_values: dict) -> Array:
+        def loss(logits, labels, loss_values):
             return losses.weighted_by_class(unweighted(logits, labels, loss_values), labels, loss_values["alpha"])
 
     outputs = penalties.make_outputs(trace=trace, on_batch=penalty)
@@ -217,7 +221,7 @@ def trained_gamma(config) -> float | None:
 
 
 def _load(config) -> Dataset:
-    names = ("split_seed", "train_size", "val_size", "test_size", "image_size", "max_words", "max_length", "label")
+    names = data.load_dataset.__kwdefaults__
     dataset = data.load_dataset(config.data.name, **{name: config.data[name] for name in names})
     for gap in data.gaps(dataset):
         say(f"{config.data.name}: {gap}")
@@ -287,12 +291,8 @@ def state_shapes(prepared: Prepared, member: Member) -> TrainState:
     Raises:
         InputError: the network cannot read the data.
     """
-
-    def state(key: Array) -> TrainState:
-        return _state(prepared, member, dict(prepared.model.init(key, x)), stream=0)
-
-    x = _examples(prepared)
-    return jax.eval_shape(state, member.keys["init"])
+    variables = jax.eval_shape(prepared.model.init, member.keys["init"], _examples(prepared))
+    return jax.eval_shape(partial(_state, prepared, member, stream=0), dict(variables))
 
 
 def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) -> TrainState:
@@ -303,7 +303,7 @@ def _state(prepared: Prepared, member: Member, variables: dict, *, stream: int) 
         model_state=variables,
         opt_state=jax.jit(prepared.tx.init)(params),
         key=member.keys["noise"],
-        loss_values=initial_values(member.config, names=tuple(prepared.objective.loss_values)),
+        loss_values=initial_values(member.config, names=prepared.objective.loss_values),
         learning_rate=np.float32(settings.learning_rate),
         weight_decay=np.float32(settings.weight_decay) if prepared.config.sweep.weight_decay else None,
         best=BestEpoch(np.float32(-1), np.float32(0), params, variables) if settings.select == "best_val" else None,
@@ -324,9 +324,9 @@ class Pipeline(NamedTuple):
     compiled step.
     """
 
-    specs: Callable[[int, int], Iterator[PyTree]]
-    fetch: Callable[[PyTree], PyTree]
-    make_batch: Callable[..., Batch]
+    specs: Callable
+    fetch: Callable
+    make_batch: Callable
     resident: tuple[Split, ...]
 
 
@@ -336,19 +336,26 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
     seeds: one for each batch stream.
     """
     train, free = dataset.train, parallel.free_memory()
-    augmentation, size = data.AUGMENTATIONS[config.data.augment], config.optimizer.batch_size
-    options = {"augmentation": augmentation, "normalise": normalisation(config, train)}
+    augmentation = data.AUGMENTATIONS[config.data.augment]
+    make_batch = partial(data.make_batch, augmentation=augmentation, normalise=normalisation(config, train))
 
-    def specs(epoch: int, start: int) -> Iterator[PyTree]:
-        alike = {"batch_size": size, "epoch": epoch, "start": start, "augmentation": augmentation}
-        of_stream = partial(data.batch_specs, train, multiple_of=parallel.device_count(), **alike)
+    def specs(epoch, start):
+        of_stream = partial(
+            data.batch_specs,
+            train,
+            batch_size=config.optimizer.batch_size,
+            epoch=epoch,
+            start=start,
+            augmentation=augmentation,
+            multiple_of=parallel.device_count(),
+        )
         for of_streams in zip(*(of_stream(seed=seed) for seed in seeds), strict=True):
-            yield jax.tree.map(lambda *leaves: np.stack(leaves), *of_streams)
+            yield stack(of_streams)
 
     if 2 * (train.x.nbytes + train.y.nbytes) <= free:
-        make_batch = partial(data.make_batch, shape=train.x.shape[1:], **options)
-        return Pipeline(specs, lambda spec: spec, lambda spec, split: make_batch(split, spec), (data.in_rows(train),))
-    return Pipeline(specs, partial(data.fetch, train), lambda fetched: data.make_batch(*fetched, **options), ())
+        of_rows = partial(make_batch, shape=train.x.shape[1:])
+        return Pipeline(specs, lambda spec: spec, lambda spec, split: of_rows(split, spec), (data.in_rows(train),))
+    return Pipeline(specs, partial(data.fetch, train), lambda fetched: make_batch(*fetched), ())
 
 
 def evaluation_batches(config, split: Split, *, batch_size: int | None = None) -> Iterator[Batch]:

@@ -74,7 +74,7 @@ def deferred_signals() -> Iterator[Callable[[], int | None]]:
     The second one acts at once, so that a run that hangs can still be stopped. Handlers are restored on the way out.
     Outside of the main thread, where Python allows no handlers, nothing is deferred.
     """
-    seen: list[int] = []
+    seen = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return

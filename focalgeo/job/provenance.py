@@ -23,10 +23,10 @@ def of_program(command: Sequence[str]) -> dict[str, Any]:
         },
         "git": _git_commit(),
         "platform": f"{platform.system()} {platform.machine()}, {jax.default_backend()}",
-        "command": list(command),
+        "command": command,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "methods": {
-            name: {"title": method.title, "criteria": list(method.criteria), "keeps_class": method.keeps_class}
+            name: {"title": method.title, "criteria": method.criteria, "keeps_class": method.keeps_class}
             for name, method in calibration.METHODS.items()
         },
         "metrics": {name: entry.shown._asdict() for name, entry in calibration.METRICS.items()},
@@ -35,7 +35,7 @@ def of_program(command: Sequence[str]) -> dict[str, Any]:
 
 def _git_commit() -> str:
     """The commit of the source tree, with a + where its Python files have changes; "unknown" where it is installed."""
-    here = str(Path(__file__).parent)
+    here = Path(__file__).parent
     # reads only: a lock would stay behind where the process is killed
     git = ["git", "--no-optional-locks", "-C", here]
     try:

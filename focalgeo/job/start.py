@@ -62,11 +62,11 @@ def begin(
         "config": config.to_dict(),
         "shard": shard,
         "start": _digest(config),
-        "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": list(dataset.class_names), **splits},
+        "data": {"name": dataset.name, "checksum": dataset.checksum, "classes": dataset.class_names, **splits},
         "features": dataset.features,
-        "devices": [str(device.device_kind) for device in jax.devices()],
+        "devices": [device.device_kind for device in jax.devices()],
         "processes": parallel.count(),
-        "loss_values": list(losses.hyperparameters(losses.FUNCTIONS[config.loss.name])),
+        "loss_values": losses.hyperparameters(losses.FUNCTIONS[config.loss.name]),
         "parameters": trees.size(states.params) // len(members),
         **provenance.of_program(["python", "-m", "focalgeo.run", *words]),
     }
@@ -109,9 +109,8 @@ def started(config, members: Sequence[Member], states: TrainState) -> TrainState
     if config.start.run is None:
         return states
     path, run, modules = _source(config), config.start.run, config.start.modules
-    manifest = records.read_manifest(Path(run))
-    sweep = {**dict.fromkeys(SWEPT_FIELDS, ()), **manifest["config"].get("sweep", {})}
-    values = of_shard(combinations(ConfigDict({"sweep": sweep})), manifest.get("shard"))
+    manifest = records.read_manifest(run)
+    values = of_shard(combinations(ConfigDict(manifest["config"])), manifest.get("shard"))
     names, places = list(map(member_name, values)), []
     for member in members:
         name = member_name({axis: operator.attrgetter(SWEPT_FIELDS[axis])(member.config) for axis in values[0]})

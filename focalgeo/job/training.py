@@ -37,7 +37,7 @@ def train(
 
     sums, at_once = parallel.broadcast("checkpoint", restore)
     begins_with = parallel.from_first(begins_with)
-    first = int(np.max(begins_with.step))
+    first = np.max(begins_with.step)
     records.replace_rows(workdir, [], where=lambda row: (row.step or 0) > first)  # these are made again
     pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(members))
     program, at_once = choose_program(prepared, at_once, begins_with, pipeline)
@@ -67,11 +67,10 @@ def train(
     if config.optimizer.select == "best_val":  # the last epoch may be the best
         groups, epochs = program.states(program.place(outcome.state)), config.optimizer.epochs
         groups = [
-            loop.with_best(group._replace(best=loop.best_after_epoch(group, epochs, predict_val(group))))
+            program.put(loop.with_best(group._replace(best=loop.best_after_epoch(group, epochs, predict_val(group)))))
             for group in groups
         ]
-        state = jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(groups))
-        outcome = outcome._replace(state=state)
+        outcome = outcome._replace(state=program.gather(groups))
     compiled_in = outcome.compile_seconds and outcome.compile_seconds + chosen_in  # 0: nothing was left to train
     return outcome._replace(compile_seconds=compiled_in), at_once
 
@@ -137,7 +136,7 @@ def candidates(members: int, devices: int = 1) -> list[int]:
     return sorted({1, nearest if devices == 1 or members % devices else devices, members}, reverse=True)
 
 
-def make_prediction(config, model: Model) -> Callable[[Split, TrainState], Predictions]:
+def make_prediction(config, model: Model) -> Callable:
     """Predictions of some members on all examples of a split, logits [examples, members, classes].
 
     Of a tree each labelled node is an example. Compiled once for all splits, in training and after.
@@ -151,7 +150,7 @@ def make_prediction(config, model: Model) -> Callable[[Split, TrainState], Predi
     return predict
 
 
-def make_adapt(predict: Callable[[TrainState], Predictions]) -> Callable[[TrainState, int], TrainState]:
+def make_adapt(predict: Callable) -> Callable:
     """The change of some members' states as an epoch begins; predict(states) gives val's predictions.
 
     A schedule of the loss learns the epoch's number. From the second epoch on AdaFocal moves its gammas by the
@@ -179,9 +178,7 @@ def make_adapt(predict: Callable[[TrainState], Predictions]) -> Callable[[TrainS
     return adapted
 
 
-def make_validation(
-    prepared: Prepared, members: list[Member], predict: Callable
-) -> Callable[[list[TrainState]], list[Row]]:
+def make_validation(prepared: Prepared, members: list[Member], predict: Callable) -> Callable:
     """Rows of mean loss (without penalty) and accuracy on val, and of diagnostics and curvature where asked for."""
     loss = jax.jit(jax.vmap(prepared.objective.loss, in_axes=(1, None, 0)))
 
@@ -191,7 +188,7 @@ def make_validation(
             predicted = predict(states)
             per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(states.loss_values)))
             right = predicted.logits.argmax(-1) == predicted.labels[:, None]
-            means = zip(np.asarray(states.frozen), per_example.mean(1).tolist(), right.mean(0).tolist(), rest)  # noqa: B905
+            means = zip(np.asarray(states.frozen), per_example.mean(1), right.mean(0), rest)  # noqa: B905
             for frozen, mean, accuracy, member in means:
                 if math.isfinite(mean) and not frozen:
                     for name, value in (("loss", mean), ("accuracy", accuracy)):

@@ -22,7 +22,6 @@ class CNN(ImageNetwork):
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x."""
-        x = x.astype(self.dtype)
         for width in self.widths:
             x = nn.Conv(width, (3, 3), (2, 2), padding=1, use_bias=False, dtype=self.dtype)(x)
             x = nn.relu(BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(x, train=train, mask=mask))
@@ -44,7 +43,6 @@ class VGG(ImageNetwork):
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x, of 32x32 pixels or more."""
         layer = conv_norms(self, train=train, mask=mask)
-        x = x.astype(self.dtype)
         for blocks, width in zip(self.blocks, self.widths, strict=True):
             for _ in range(blocks):
                 x = nn.relu(layer(x, width))
@@ -71,7 +69,7 @@ class DenseNet(ImageNetwork):
         def normalised(y):
             return nn.relu(BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(y, train=train, mask=mask))
 
-        x = conv(x.astype(self.dtype), 2 * self.growth, 3, stride=self.stem_stride, dtype=self.dtype)
+        x = conv(x, 2 * self.growth, 3, stride=self.stem_stride, dtype=self.dtype)
         for block, layers in enumerate(self.blocks):
             if block > 0:
                 x = conv(normalised(x), x.shape[-1] // 2, 1, dtype=self.dtype)
@@ -125,7 +123,7 @@ class MobileNetV2(ImageNetwork):
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x."""
         layer = conv_norms(self, train=train, mask=mask)
-        x = nn.relu6(layer(x.astype(self.dtype), 32, stride=self.stem_stride))
+        x = nn.relu6(layer(x, 32, stride=self.stem_stride))
         for (expansion, width, first_stride), blocks in zip(STAGES, self.blocks, strict=False):
             for stride in (first_stride, *[1] * (blocks - 1)):
                 block = InvertedResidual(width, stride, self.axis_name, self.dtype, expansion)

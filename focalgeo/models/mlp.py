@@ -1,20 +1,16 @@
 """Multi-layer perceptrons, the linear classifier among them, and logistic regression of two classes."""
 
-from typing import Any
-
 import flax.linen as nn
 import jax.numpy as jnp
 
-from focalgeo.models.layers import Counts, last_layer, show_last_layer
+from focalgeo.models.layers import Counts, Network, last_layer, show_last_layer
 from focalgeo.types import InputError
 
 
-class MLP(nn.Module):
+class MLP(Network):
     """Dense layers of the `hidden` widths with ReLU on the flattened input, then a linear one to the classes."""
 
-    num_classes: int
     hidden: Counts = (32, 32)
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
@@ -25,7 +21,7 @@ class MLP(nn.Module):
         return last_layer(self, x, self.num_classes)
 
 
-class Logistic(nn.Module):
+class Logistic(Network):
     """Logits [0, w.x] of two classes: the softmax gives class 1 the probability sigma(w.x); one weight a feature.
 
     Weights begin at zero: there is no hidden layer whose units must be told apart, so the path of training and the
@@ -36,9 +32,6 @@ class Logistic(nn.Module):
 
     Source: Mukhoti et al., arXiv 2002.09437, App. G: sigma(w1 x1 + w2 x2). The initial weights are not stated there.
     """
-
-    num_classes: int
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):

@@ -48,7 +48,7 @@ class ResNet(ImageNetwork):
     def __call__(self, x, *, train=False, mask=None):
         """Logits float32 [examples, classes] of x."""
         stem = self.stem_width or self.widths[0]
-        x = conv_norms(self, train=train, mask=mask)(x.astype(self.dtype), stem, stride=self.stem_stride)
+        x = conv_norms(self, train=train, mask=mask)(x, stem, stride=self.stem_stride)
         x = nn.relu(x)
         for stage, (blocks, width) in enumerate(zip(self.blocks, self.widths, strict=True)):
             for number in range(blocks):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo.models.layers import Classifier, Count, Share, WordNetwork, check_trees, embed, last_layer
+from focalgeo.models.layers import Classifier, Count, Network, Share, WordNetwork, check_trees, embed, last_layer
 from focalgeo.types import Array, InputError
 
 
@@ -87,7 +87,7 @@ def _phrases(x: Array) -> Array:
     return jax.lax.scan(step, spans, inner)[0]
 
 
-class ViT(nn.Module):
+class ViT(Network):
     """Patches of 4x4 pixels with learnt positions, pre-norm transformer blocks, the mean over patches, a dense layer.
 
     By default 6 blocks of width 192 with 3 heads and a hidden layer of 768: 2.7 million parameters on 32x32 images.
@@ -95,12 +95,10 @@ class ViT(nn.Module):
     Source: Dosovitskiy et al. (2021), with mean pooling in place of the class token.
     """
 
-    num_classes: int
     patch: Count = 4
     depth: Count = 6
     width: Count = 192
     heads: Count = 3
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train=False, mask=None):
@@ -108,7 +106,7 @@ class ViT(nn.Module):
         if x.shape[1] % self.patch or x.shape[2] % self.patch:
             raise InputError(f"config.model.options.patch {self.patch} must divide the images' sides {x.shape[1:3]}")
         size = (self.patch, self.patch)
-        x = nn.Conv(self.width, size, size, padding="VALID", dtype=self.dtype)(x.astype(self.dtype))
+        x = nn.Conv(self.width, size, size, padding="VALID", dtype=self.dtype)(x)
         x = x.reshape(x.shape[0], -1, self.width)
         positions = self.param("positions", nn.initializers.normal(0.02), (1, x.shape[1], self.width), jnp.float32)
         x = x + positions.astype(self.dtype)

@@ -42,10 +42,9 @@ def save(directory: Path, checkpoint: Checkpoint, *, keep: int) -> None:
     Raises:
         InputError: the disk is full or read-only.
     """
-    state = jax.tree.map(np.asarray, jax.device_get(checkpoint.state))
-    path = Path(directory).absolute() / str(int(np.max(state.step)))
+    state = jax.device_get(checkpoint.state)
+    path = directory.absolute() / str(int(np.max(state.step)))
     with _orbax(f"cannot write checkpoint {path}", "free some space or choose another --workdir"):
-        path.mkdir(parents=True, exist_ok=True)
         (path / DIGEST).unlink(missing_ok=True)
         _checkpointer().save(path / "state", args=ocp.args.StandardSave(state._asdict()), force=True)
         (path / _SUMS).write_text(
@@ -66,8 +65,7 @@ def restore_latest(directory: Path, like: TrainState) -> Checkpoint | None:
     paths = _newest_first(directory)
     for path in paths:
         if _is_whole(path):
-            template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)._asdict()
-            state = TrainState(**read(path, template))
+            state = TrainState(**read(path, jax.device_get(like)._asdict()))
             return Checkpoint(state, **json.loads((path / _SUMS).read_text()))
         instead = "starting anew" if path == paths[-1] else "falling back to the one before"
         print(f"checkpoint {path} is corrupt or incomplete; {instead}", file=sys.stderr)
@@ -108,8 +106,7 @@ def _checkpointer() -> ocp.Checkpointer:
 
 
 def _newest_first(directory: Path) -> list[Path]:
-    paths = Path(directory).iterdir() if Path(directory).is_dir() else ()
-    steps = [path for path in paths if re.fullmatch(r"0|[1-9][0-9]*", path.name)]
+    steps = [path for path in directory.glob("*") if path.name.isdecimal()]
     return sorted(steps, key=lambda path: int(path.name), reverse=True)
 
 

@@ -4,6 +4,7 @@ The epoch with the highest accuracy on val is kept, and a run ends with its para
 best_val.
 """
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from focalgeo import files, parallel
-from focalgeo.rows import Row, Scalar, tagged
+from focalgeo.rows import Scalar, tagged
 from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.step import FINITE
 from focalgeo.types import Array, BestEpoch, Interrupted, Predictions, PyTree, RunError, TrainState
@@ -53,13 +54,13 @@ def run(
     *,
     tags: Sequence[dict],
     sweep: bool,
-    batches: Callable[[int, int], Iterator[PyTree]],
-    validate: Callable[[list[TrainState]], list[Row]],
-    adapt: Callable[[TrainState, int], TrainState],
-    learning_rate: Callable[[int], np.ndarray],
-    write: Callable[[list[Row]], None],
-    save: Callable[[Checkpoint], None],
-    interrupted: Callable[[], int | None],
+    batches: Callable,
+    validate: Callable,
+    adapt: Callable,
+    learning_rate: Callable,
+    write: Callable,
+    save: Callable,
+    interrupted: Callable,
 ) -> Outcome:
     """Train all members from `start` to the end of the plan; one run is a sweep of one member.
 
@@ -182,7 +183,7 @@ class Meter:
         }
         for name in FINITE:
             for index in np.flatnonzero(self._running & ~np.isfinite(metrics[name])):
-                self._end(int(step), index, f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}")
+                self._end(step, index, f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}")
         metrics["seen"] = metrics["count"]
         self.sums = {name: total + np.where(self._running, metrics[name], 0) for name, total in self.sums.items()}
 
@@ -243,9 +244,10 @@ def best_after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> 
 
 
 @jax.jit
+@jax.vmap
 def _where(keep: Array, new: PyTree, old: PyTree) -> PyTree:
     """Leaves [members, ...] of the new where a member is chosen."""
-    return jax.tree.map(lambda a, b: jnp.where(keep.reshape(-1, *(1,) * (a.ndim - 1)), a, b), new, old)
+    return jax.tree.map(functools.partial(jnp.where, keep), new, old)
 
 
 def with_best(states: TrainState) -> TrainState:

@@ -15,7 +15,7 @@ MOMENTS = 2  # the place in a state of the optimiser's own scaling: momentum of 
 def step_schedule(boundaries: Sequence[float], factor: float) -> Callable:
     """Relative learning rate 1, factor, factor^2, ... that drops at each boundary (in steps)."""
     drops = Counter(map(int, boundaries))  # two within one step drop twice
-    scales = {at: float(factor) ** times for at, times in drops.items()}
+    scales = {at: factor**times for at, times in drops.items()}
     return _of_float_count(optax.piecewise_constant_schedule(1.0, scales))
 
 
@@ -37,26 +37,21 @@ def make_optimiser(
     Source: the papers' recipes (Mukhoti et al., App. D; Komisarenko & Kull, 5.1).
     """
     return optax.chain(  # MOMENTS is a place in it
-        optax.clip_by_global_norm(float(clip_norm)) if clip_norm else optax.identity(),
-        _decayed_weights(float(weight_decay)) if weight_decay else optax.identity(),
-        OPTIMISERS[name](float(momentum), nesterov),
+        optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
+        _decayed_weights(weight_decay) if weight_decay else optax.identity(),
+        OPTIMISERS[name](momentum, nesterov),
         optax.scale_by_learning_rate(schedule),
     )
 
 
 def _adam() -> optax.GradientTransformation:
     adam = optax.scale_by_adam(0.9, 0.999)
-
     # optax raises a float to its integer count, which strict dtype promotion refuses
-    def update(*arguments):
-        with jax.numpy_dtype_promotion("standard"):
-            return adam.update(*arguments)
-
-    return optax.GradientTransformation(adam.init, update)
+    return adam._replace(update=jax.numpy_dtype_promotion("standard")(adam.update))
 
 
 # name -> the optimiser's own scaling of gradients, of (momentum, nesterov)
-OPTIMISERS: dict[str, Callable[[float, bool], optax.GradientTransformation]] = {
+OPTIMISERS = {
     "sgd": lambda momentum, nesterov: optax.trace(momentum, nesterov=nesterov) if momentum else optax.identity(),
     "adam": lambda momentum, nesterov: _adam(),
     "adagrad": lambda momentum, nesterov: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),

@@ -16,13 +16,12 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo import parallel
-from focalgeo.types import Array, Batch, PyTree
-
-Outputs = tuple[Array, PyTree, Array]  # logits, new model state, penalty summed over this device's examples
 
 
 def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = None) -> Callable:
-    """Make the function (network, params, batch, key, loss_values) -> `Outputs`, the network's with the penalties.
+    """Make the function (network, params, batch, key, loss_values) -> (logits, new model state, penalty).
+
+    The penalty is summed over this device's examples.
 
     Args:
         trace: (network, params, batch, key) -> (logits, new model state, estimate of Tr H for this device's examples),
@@ -72,14 +71,14 @@ def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0
             none of these rows counts the estimate is 0.
     """
 
-    def estimated(network: Callable, params: PyTree, batch: Batch, key: Array) -> Outputs:
-        def summed(logits: Array) -> Array:
+    def estimated(network, params, batch, key):
+        def summed(logits):
             return jnp.sum(jnp.where(batch.mask, loss(logits, batch.y), 0.0))
 
         probe_key = jax.random.fold_in(parallel.from_first_device(key), 1)
         return outputs_and_trace(partial(network, batch=batch), summed, params, probe_key)
 
-    def from_part(network: Callable, params: PyTree, batch: Batch, key: Array) -> Outputs:
+    def from_part(network, params, batch, key):
         rows = examples // jax.lax.axis_size(parallel.AXIS)
         part = jax.tree.map(lambda leaf: leaf[:: len(leaf) // rows][:rows], batch)
         _, _, estimate = estimated(network, params, part, key)

@@ -9,7 +9,7 @@ import optax
 
 from focalgeo import trees
 from focalgeo.training.penalties import plain_outputs
-from focalgeo.types import Batch, PyTree, TrainState
+from focalgeo.types import TrainState
 
 FINITE = ("loss", "penalty", "gradient_norm", "parameter_norm")  # the metrics that must stay finite
 
@@ -43,7 +43,7 @@ def make_step(
     gradient that is applied and of the new parameters and batch statistics.
     """
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+    def step(state, batch):
         noise = jax.random.fold_in(state.key, state.step)
 
         def network(params, batch=batch):
@@ -91,7 +91,7 @@ def make_members_step(step: Callable) -> Callable:
     """
 
     def members_step(states, batch, *shared):
-        def of_member(state: TrainState) -> tuple[TrainState, dict]:
+        def of_member(state):
             # The batch of an only stream does not depend on the member: what is made of it is computed once for all.
             of_stream = jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[state.stream], batch)
             new, metrics = step(state, of_stream, *shared)
@@ -106,7 +106,7 @@ def make_members_step(step: Callable) -> Callable:
 
 
 def stack(states: Iterable[TrainState]) -> TrainState:
-    """The states of all members as one in host memory, leaves [members, ...]."""
+    """The states of all members, or other trees, as one in host memory, leaves [members, ...]."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(list(states)))
 
 
@@ -127,7 +127,7 @@ def make_ascent(radius: float, *, adaptive: bool = False) -> Callable | None:
     if not radius:
         return None
 
-    def ascent(gradient: PyTree, params: PyTree) -> PyTree:
+    def ascent(gradient, params):
         sizes = jax.tree.map(jnp.abs if adaptive else jnp.ones_like, params)
         measured = jax.tree.map(jnp.multiply, sizes, gradient)
         length = trees.norm(measured)
