@@ -102,10 +102,10 @@ for name in [k[9:] for k in c if k.startswith("share_of_")]:
 {"".join(f"    {line}{chr(10)}" for line in _FOCAL.splitlines())}\
     v = np.inner(np.where(w < -1e90, 0, w), c["weights"]) if "weights" in c else w * c.get("scales", 1)
     w = np.where(w < -1e90, -np.inf, v + c.get("biases", 0))
-    if name[:4] in ("beta", "bina"):
+    if name[:4] in ("plat", "beta", "bina"):
         s = z[..., 1] - z[..., 0]; log_p, log_q = -np.logaddexp(0, -s), -np.logaddexp(0, s)
-        p = np.interp(s, c["thresholds"], c["probabilities"]) if "thresholds" in c else None
-        v = c["a"] * log_p - c["b"] * log_q + c["c"] if p is None else np.log(p / (1 - p))
+        a, b, d = (c.get(k, 0) for k in ("aab" if name[0] == "p" else "abc")); v = a * log_p - b * log_q + d
+        if "thresholds" in c: p = np.interp(s, c["thresholds"], c["probabilities"]); v = np.log(p / (1 - p))
         w = np.where(np.isneginf(z), -np.inf, -np.logaddexp(0, np.stack([v, -v], -1)))
     probs = probs + share * np.exp(w - lse(w))
 """
