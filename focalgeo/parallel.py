@@ -292,7 +292,6 @@ class Program(NamedTuple):
     states: groups -> a TrainState [members of the group, ...] of each, still on the devices but where members are
     spread over those of several processes: then in host memory.
     gather: groups -> TrainState [members, ...] in host memory.
-    temporary: (TrainState, host batch) -> bytes that a device needs for one call beside states and batch.
     """
 
     step: Callable
@@ -300,7 +299,6 @@ class Program(NamedTuple):
     put: Callable
     states: Callable
     gather: Callable
-    temporary: Callable
 
 
 def make_program(
@@ -343,12 +341,7 @@ def make_program(
     def gather(groups):
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *jax.device_get(states(groups)))
 
-    def temporary(states, batch):
-        lowered = compiled.lower(place(states)[0], on_devices(batch), *shared)
-        memory = lowered.compile().memory_analysis()
-        return 0 if memory is None else memory.temp_size_in_bytes  # not every backend says
-
-    return Program(step_all, place, put, states, gather, temporary)
+    return Program(step_all, place, put, states, gather)
 
 
 @jax.jit

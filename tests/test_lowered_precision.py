@@ -85,7 +85,6 @@ CALLS = {
     "lambda_max": lambda: curvature.lambda_max(*OF),
     "spectral_density": lambda: curvature.spectral_density(*OF, num_probes=2, steps=3),
     "trace": lambda: [curvature.trace(*OF, 4, method=method) for method in ("hutchinson", "hutch++", "xtrace")],
-    "trace_to": lambda: curvature.trace_to(*OF, max_products=36),
     "diagonal": lambda: curvature.diagonal(*OF, 4),
     "trace_samples": lambda: curvature.trace_samples(lambda v: v @ matvec(v), LIKE, KEY, 2, basis=np.eye(6)[:2]),
     "dominant_basis": lambda: curvature.dominant_basis([matvec], LIKE, KEY, 2),

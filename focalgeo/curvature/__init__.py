@@ -32,4 +32,4 @@ from focalgeo.curvature.quadratic_forms import (
     sample_mean,
     trace_samples,
 )
-from focalgeo.curvature.traces import trace, trace_to
+from focalgeo.curvature.traces import trace

@@ -1,7 +1,6 @@
-"""Trace of a matvec: from so many random probes, or to a requested standard error, with that error.
+"""Trace of a matvec from so many random probes, with its standard error.
 
-XTrace: each random vector gives a sample of the trace, exact on the span of the other vectors' products. Its error also
-plans how many samples a requested error takes.
+XTrace: each random vector gives a sample of the trace, exact on the span of the other vectors' products.
 """
 
 import functools
@@ -10,14 +9,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from focalgeo import checks, trees
-from focalgeo.curvature.lanczos import orthogonalise
 from focalgeo.curvature.matvec import MOST_PRODUCTS, Layout, flat_matvec, orthonormal_rows, row_of, stacked
 from focalgeo.curvature.quadratic_forms import sample_mean, sampled
 from focalgeo.trees import matmul
-from focalgeo.types import Array, Estimate, InputError, PyTree
+from focalgeo.types import Array, Estimate, PyTree
 
 # a standard error takes two samples of 1, 1 or 2 products
 LEAST_PRODUCTS = {"hutchinson": 2, "hutch++": 4, "xtrace": 4}
@@ -96,14 +93,12 @@ class Subspace(NamedTuple):
     basis_products: Array
 
 
-def subspace(product: Callable, key: Array, rows: int, layout: Layout, *, before: Subspace | None = None) -> Subspace:
-    """So many rows, from Gaussian vectors, whose directions are uniform in any subspace; after those of `before`."""
+def subspace(product: Callable, key: Array, rows: int, layout: Layout) -> Subspace:
+    """So many rows, from Gaussian vectors, whose directions are uniform in any subspace."""
     vectors = jax.random.normal(key, (rows, layout.size), layout.dtype)
     products = _each(product, vectors)
-    span = products if before is None else jnp.concatenate([before.basis, products])
-    basis = orthonormal_rows(span)[len(span) - rows :]
-    space = Subspace(vectors, products, basis, _each(product, basis))
-    return space if before is None else jax.tree.map(lambda old, new: jnp.concatenate([old, new]), before, space)
+    basis = orthonormal_rows(products)
+    return Subspace(vectors, products, basis, _each(product, basis))
 
 
 class Compressed(NamedTuple):
@@ -203,111 +198,3 @@ def _left_out(coordinates: Array) -> Array:
 def _quadratic(matrix: Array, rows: Array) -> Array:
     """[rows]: r' M r of each row."""
     return jnp.sum(matmul(rows, matrix) * rows, axis=1)
-
-
-FIRST_ROWS = 8
-FEWEST_SAMPLES = 20  # of skewed samples; with 12, two standard errors were seen to cover 89 times in 100
-MARGIN = 1.4  # samples planned over samples expected to do: a pilot of few vectors is off by that much
-
-
-class TraceTo(NamedTuple):
-    """A trace, the products it took, and whether its standard error is within the request."""
-
-    estimate: Estimate
-    num_matvecs: int  # every product that was made
-    reached: bool
-
-
-def trace_to(
-    matvec,
-    like: PyTree,
-    key: Array,
-    *,
-    relative_error: float = 0.02,
-    max_products: int = 1000,
-    max_rows: int = 32,
-) -> TraceTo:
-    """Tr H with a standard error of at most `relative_error` times |Tr H|, or as near as `max_products` gets.
-
-    A pilot takes the span of products with random vectors, on which the trace is exact, and tells by XTrace how much
-    samples of the rest will scatter. It doubles its rows for as long as that saves more samples than it costs. Then
-    as many samples are drawn as the pilot asks for, from probes of their own: value and standard error come from them
-    and from the exact part alone. To stop a sampling as soon as its standard error is small enough would favour
-    samples that happen to lie close together, and the claim would be too low.
-
-    To be called outside jit: the plan depends on values. Memory: 4 vectors of the dimension for each row.
-
-    Args:
-        matvec: symmetric linear map, tree -> tree; jitted for speed.
-        like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
-        key: PRNG key of all random vectors.
-        relative_error: wanted standard error as a fraction of the absolute trace, above 0.
-        max_products: most products made, from 36 to 100,000.
-        max_rows: most rows of the subspace, from 8 to 500.
-
-    Returns:
-        TraceTo: `estimate` as from `trace`, n the number of samples; `reached` is whether its standard error is within
-        the request, as it is nine times in ten, and not where the trace is small beside its scatter.
-
-    Raises:
-        InputError: an option out of range, traced arguments; else as `matvec.checked_matvec`.
-        RunError: the trace is beyond the dtype's range; else as there.
-
-    Accuracy: over 200 keys two standard errors cover 90 to 99 times in 100; tests/curvature/test_traces.py.
-
-    Source: Persson, Cortinovis and Kressner, Improved variants of the Hutch++ algorithm (2022), section 3, with the
-    error of XTrace (Epperly, Tropp and Webber 2024) for the plan and Student's t for the claim.
-    """
-    layout, product = flat_matvec(matvec, like, key)
-    checks.check_above("relative_error", relative_error, 0)
-    max_products = checks.count("max_products", max_products, 2 * FIRST_ROWS + FEWEST_SAMPLES, MOST_PRODUCTS)
-    max_rows = checks.count("max_rows", max_rows, FIRST_ROWS, MOST_XTRACE_SAMPLES)
-    sketch_key, sample_key = jax.random.split(key)
-    rows = min(FIRST_ROWS, layout.size)
-    space = subspace(product, sketch_key, rows, layout)
-    if checks.is_traced((space, like, key, relative_error)):
-        raise InputError("trace_to plans by values: call it outside jit, vmap and grad, or use trace there")
-    wanted, left = _samples_needed(space, relative_error), 0.5
-    most_rows = min(layout.size, max_rows, (max_products - FEWEST_SAMPLES) // 2)
-    # Twice the rows cost 2 * rows products; they should leave the share of samples that the last doubling left.
-    while 2 * rows <= most_rows and wanted * (1 - left) > 2 * rows:
-        sketch_key, _ = jax.random.split(sketch_key)
-        space = subspace(product, sketch_key, rows, layout, before=space)
-        rows, before = 2 * rows, wanted
-        wanted = _samples_needed(space, relative_error)
-        left = min(1.0, wanted / before) if np.isfinite(before) else 0.5
-    count = int(np.clip(np.ceil(wanted), FEWEST_SAMPLES, max_products - 2 * rows))
-
-    def sample(index):
-        probe = _outside(sample_key, index, space.basis)
-        return _dot(probe, product(probe))
-
-    samples, exact = jax.device_get((stacked(sample, count), _dot(space.basis, space.basis_products)))
-    estimate = sample_mean(samples + exact)
-    checks.check_finite_tree("the trace", estimate[:2])
-    reached = bool(estimate.stderr <= relative_error * abs(estimate.value))
-    return TraceTo(estimate, 2 * rows + count, reached)
-
-
-def _samples_needed(space: Subspace, relative_error: float) -> float:
-    """Samples of what the subspace leaves out that the request will take, by XTrace's scatter of as many as rows."""
-    value, stderr = jax.device_get(value_and_stderr(space))
-    checks.check_finite_tree("the trace", (value, stderr))
-    if stderr == 0:
-        return 0.0
-    wanted = relative_error * abs(float(value))
-    ratio = float(stderr) / wanted if wanted > 0 else np.inf
-    return MARGIN * len(space.basis) * ratio * ratio
-
-
-@jax.jit
-def _outside(key, index, basis):
-    """A vector of random direction in all that `basis` leaves out, as long as its sign vectors would be on average.
-
-    The mean of its quadratic forms is the trace there, and they are equal where the eigenvalues are, as XTrace's are;
-    sign vectors lose that with their length when they are projected.
-    """
-    vector = jax.random.normal(jax.random.fold_in(key, index), basis.shape[1:], basis.dtype)
-    rest = orthogonalise(basis, vector)[0]
-    left = basis.shape[1] - basis.shape[0]
-    return rest * (left**0.5 / jnp.linalg.norm(rest)) if left else jnp.zeros_like(rest)

@@ -78,13 +78,13 @@ def train(
 def choose_program(
     prepared: Prepared, at_once: int, state: TrainState, pipeline: Pipeline
 ) -> tuple[parallel.Program, int]:
-    """The compiled step, and how many members one call of it advances: `at_once`, or the fastest of those that fit.
+    """The compiled step, and how many members one call of it advances: `at_once`, or the fastest of some.
 
     Grouped convolutions, which vmap makes of a network's own, are slow on some devices and small networks alone are
-    slow on others, so a few numbers that divide the members are timed, and the times are said: four of a CNN together
-    take 2.7 times as long as one after the other on a CPU. On a TPU the compiler counts the same operations for both,
-    but 1.3 times the cycles for eight members at once, and ten times the temporary bytes, on the recipe of
-    configs/cifar10_gamma.py (experiments/accelerators).
+    slow on others, so a few numbers that divide the members are timed, from one on until more take longer, and the
+    times are said: four of a CNN together take 2.7 times as long as one after the other on a CPU. On a TPU the compiler
+    counts the same operations for both, but 1.3 times the cycles for eight members at once, and ten times the temporary
+    bytes, on the recipe of configs/cifar10_gamma.py (experiments/accelerators).
 
     at_once: 0 asks config.sweep.at_once, and where that is 0 too, the clock.
     """
@@ -98,20 +98,19 @@ def choose_program(
     if len(programs) == 1:
         ((number, program),) = programs.items()
         return program, number
-    batch, free, seconds = next(pipeline.specs(0, 0)), parallel.free_memory(), {}
-    states = 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))  # what a step takes, and what it gives
-    temporary = max(parallel.exchange("bytes of a member's step", programs[1].temporary(state, batch)))
+    batch, seconds = next(pipeline.specs(0, 0)), {}
     for number, program in programs.items():
-        if number > 1 and states + number * temporary > free:
-            continue
         groups = jax.block_until_ready(program.step(program.place(state), batch)[0])  # compiled by now
         began = time.perf_counter()
         for _ in range(3):
             groups = program.step(groups, batch)[0]
         jax.block_until_ready(groups)
-        seconds[number] = (time.perf_counter() - began) / 3
+        took = (time.perf_counter() - began) / 3
+        seconds[number] = parallel.broadcast("seconds of a step", lambda took=took: took)
+        if seconds[number] > min(seconds.values()):
+            break
     times = ", ".join(f"{number} at once {1e3 * took / members:.3g} ms" for number, took in seconds.items())
-    best = parallel.broadcast("members at once", lambda: min(seconds, key=seconds.get))
+    best = min(seconds, key=seconds.get)
     say(f"a step of one of {members} members: {times}; taking {best}")
     return programs[best], best
 
@@ -133,7 +132,7 @@ def candidates(members: int, devices: int = 1) -> list[int]:
     """
     divisors = (number for number in range(1, members + 1) if members % number == 0)
     nearest = min(divisors, key=lambda number: abs(number - members**0.5))
-    return sorted({1, nearest if devices == 1 or members % devices else devices, members}, reverse=True)
+    return sorted({1, nearest if devices == 1 or members % devices else devices, members})
 
 
 def make_prediction(config, model: Model) -> Callable:

@@ -79,9 +79,6 @@ def test_an_asymmetric_matvec_is_refused(name):
         (curvature.trace, {"num_probes": 3, "method": "hutch++"}),
         (curvature.trace, {"method": "x", "num_probes": 4}),
         (curvature.diagonal, {"num_probes": 1}),
-        (curvature.trace_to, {"relative_error": 0.0}),
-        (curvature.trace_to, {"max_products": 35}),
-        (curvature.trace_to, {"max_rows": 7}),
     ],
 )
 def test_options_out_of_range_are_refused(estimate, options):

@@ -10,8 +10,7 @@ from jax.flatten_util import ravel_pytree
 from reference.curvature import MLP, sign_quadratic_forms, with_spectrum
 
 from focalgeo import trees
-from focalgeo.curvature import diagonal, leaf_traces, trace, trace_to
-from focalgeo.types import InputError
+from focalgeo.curvature import diagonal, leaf_traces, trace
 
 SMALL = np.array([[2.0, 1.0, 0.0], [1.0, 3.0, -0.5], [0.0, -0.5, 0.5]])
 SPECTRA = {
@@ -93,56 +92,6 @@ def test_rounding_of_a_short_remainder_is_part_of_the_error():
         found = trace(*problem(matrix), jax.random.key(key), 10, method="xtrace")
         assert abs(found.value - np.trace(matrix)) < 2 * found.stderr
         assert found.stderr < 2e-3
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "most"), [("a few peaks", 40), ("slow decay", 70), ("flat", 40)])
-def test_a_trace_to_an_error_covers_and_meets_the_request_nine_times_in_ten(name, most):
-    matvec, like = problem(with_spectrum(SPECTRA[name]))
-    runs = [trace_to(matvec, like, jax.random.key(seed)) for seed in range(200)]
-    value, stderr, low, high, count = (np.array(column) for column in zip(*(run.estimate for run in runs), strict=True))
-    true = SPECTRA[name].sum()
-    assert 0.90 <= np.mean(np.abs(value - true) <= 2 * stderr) <= 0.99
-    assert 0.90 <= np.mean((low <= true) & (true <= high)) <= 0.99
-    assert abs(value.mean() - true) < 4 * value.std() / 200**0.5
-    reached = np.array([run.reached for run in runs])
-    np.testing.assert_array_equal(reached, stderr <= 0.02 * abs(value))
-    assert reached.mean() >= 0.9
-    assert np.median([run.num_matvecs for run in runs]) <= most
-    assert count.min() >= 20
-
-
-def test_every_product_is_counted_and_none_is_beyond_the_limit():
-    calls, (matvec, like) = [], problem(with_spectrum(np.linspace(-1, 1.1, 60)))
-    found = trace_to(lambda v: calls.append(1) or matvec(v), like, jax.random.key(0), max_products=90)
-    assert found.num_matvecs == len(calls) == 90
-    assert not found.reached
-    assert abs(found.estimate.value - 3) <= 4 * found.estimate.stderr
-    assert trace_to(matvec, like, jax.random.key(0), max_products=36).num_matvecs == 36  # 16 and 20 samples
-    with pytest.raises(InputError, match="max_products is 35"):
-        trace_to(matvec, like, jax.random.key(0), max_products=35)
-
-
-def test_the_subspace_grows_where_that_saves_samples_and_rows_are_limited():
-    matvec, like = problem(with_spectrum(SPECTRA["fast decay"]))
-    # Sixteen products of a pilot alone would leave some 150 samples to draw.
-    assert np.median([trace_to(matvec, like, jax.random.key(seed)).num_matvecs for seed in range(10)]) <= 60
-    narrow = trace_to(matvec, like, jax.random.key(0), max_rows=8)
-    assert narrow.num_matvecs == 16 + narrow.estimate.n
-    assert trace_to(matvec, like, jax.random.key(0), relative_error=0.2).num_matvecs < narrow.num_matvecs
-
-
-@pytest.mark.parametrize("eigenvalues", [np.zeros(30), np.ones(30), np.r_[5.0, -2.0, np.zeros(28)], np.r_[3.0, 1.0]])
-def test_a_trace_to_an_error_is_exact_where_the_subspace_holds_all_or_vectors_are_exact(eigenvalues):
-    found = trace_to(*problem(with_spectrum(eigenvalues)), jax.random.key(0))
-    assert found.reached
-    np.testing.assert_allclose(found.estimate.value, eigenvalues.sum(), rtol=1e-4, atol=1e-4)
-    assert found.estimate.stderr <= 1e-4 * max(1.0, eigenvalues.max())
-
-
-def test_inside_jit_a_plan_is_refused():
-    with pytest.raises(InputError, match="outside jit"):
-        jax.jit(lambda factor: trace_to(lambda v: factor * v, np.zeros(30, np.float32), jax.random.key(0)))(2.0)
 
 
 HESSIAN = MLP().hessian()

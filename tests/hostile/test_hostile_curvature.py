@@ -84,7 +84,6 @@ ARGUMENTS = {
     "trace": (lambda *of, num_probes=4, **rest: c.trace(*of, num_probes, **rest), ("num_probes", "method")),
     "diagonal": (lambda *of, num_probes=4: c.diagonal(*of, num_probes), ("num_probes",)),
     "leaf_traces": (lambda *of, num_probes=4: c.leaf_traces(*of, num_probes), ("num_probes",)),
-    "trace_to": (c.trace_to, ("relative_error", "max_products", "max_rows")),
 }
 
 
