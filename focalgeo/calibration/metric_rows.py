@@ -168,11 +168,11 @@ def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]
 def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[int, int]]:
     """Pairs (method, against) of positions in `calibrated`, plainest method first: each against every earlier one.
 
-    And each against the first of the `candidates` by `criterion`.
+    And each but the first against the first of the `candidates` by `criterion`.
     """
     plainest = candidates(calibrated, criterion)[:1]
     pairs = permutations(range(len(calibrated)), 2)
-    return [(method, against) for method, against in pairs if against < method or against in plainest]
+    return [(method, against) for method, against in pairs if against < method or (method and against in plainest)]
 
 
 def _worth(n, share, stderr, clusters):

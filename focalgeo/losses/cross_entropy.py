@@ -25,8 +25,6 @@ from focalgeo.losses.log_odds import (
 )
 from focalgeo.types import Array, InputError
 
-_HUGE = 2.0**64  # beyond it a sum of many logits might leave float32
-
 
 @masked_mean
 def cross_entropy(logits: Logits, labels: Labels | SoftLabels) -> PerExample:
@@ -69,20 +67,11 @@ def label_smoothed_cross_entropy(
     logits, labels = labelled_rows(logits, labels)
     checks.check_interval("smoothing", smoothing, 0, 1)
     smoothing = jnp.asarray(checks.number_array("smoothing", smoothing, labels.shape), logits.dtype)
-    # Huge logits are multiplied by a power of two that keeps their sum in range.
-    possible = ~jnp.isneginf(logits)
-    largest = jax.lax.stop_gradient(jnp.max(jnp.where(possible, jnp.abs(logits), 0), axis=-1))
-    scale = jnp.where(largest > _HUGE, 1 / _HUGE, 1).astype(logits.dtype)
-    small = logits * scale[..., None]
-    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    true_logit = jnp.sum(jnp.where(is_true, small, 0), axis=-1, keepdims=True)
-    loss = softplus(-true_class_log_odds(logits, labels))
-    # A huge loss is the log-odds without the softplus, which alone may be cut: it is taken from the small logits.
-    huge = log_rest(margins(logits, labels)) * scale - margins(small, labels).gap
-    loss = jnp.where(loss > 2 * _HUGE, huge, loss * scale)
-    lead = jnp.mean(true_logit - small, axis=-1, where=possible)
-    finite = difference((loss + smoothing * lead) / scale, jnp.zeros_like(loss))
-    return jnp.where(jnp.isposinf(loss), loss, finite)
+    margin = margins(logits, labels)
+    classes = jnp.sum(~jnp.isneginf(logits), axis=-1, dtype=logits.dtype)
+    leads = jnp.where(jnp.isneginf(margin.lag), 0, margin.gap[..., None] - margin.lag)  # over those that can be
+    loss, lead = softplus(log_rest(margin) - margin.gap), jnp.sum(leads / classes[..., None], axis=-1)
+    return jnp.where(jnp.isposinf(loss), loss, difference(loss + smoothing * lead, jnp.zeros_like(loss)))
 
 
 @masked_mean
