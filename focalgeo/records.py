@@ -165,13 +165,13 @@ def write_predictions(workdir: Workdir, split: str, logits: np.ndarray, labels: 
 
 
 def read_predictions(workdir: Workdir, split: str) -> Predictions:
-    """Read predictions/{split}.npz; the mask is all True, as padding is never written."""
+    """Read predictions/{split}.npz."""
     arrays = read_arrays(workdir, f"predictions/{split}")
     logits, labels = (arrays.get(name, np.zeros(())) for name in ("logits", "labels"))
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         path = shown(Path(workdir) / f"predictions/{split}.npz", most=200)
         raise InputError(f"{path} does not hold logits [n, classes] and labels [n]; delete it and run the job again")
-    return Predictions(logits, labels, np.ones(labels.shape, bool))
+    return Predictions(logits, labels)
 
 
 def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:

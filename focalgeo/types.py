@@ -152,7 +152,6 @@ class Predictions(NamedTuple):
 
     logits: Array  # float32 [examples, classes]; of a sweep [examples, members, classes]
     labels: Array  # int32 [examples]
-    mask: Array  # bool [examples]
 
 
 class BestEpoch(NamedTuple):

@@ -235,7 +235,7 @@ def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepa
 
     def predict(state):
         seen.append(state)
-        return Predictions(both, np.ones(60, np.int32), np.ones(60, bool))  # always wrong and sure: overconfident
+        return Predictions(both, np.ones(60, np.int32))  # always wrong and sure: overconfident
 
     adapt = training.make_adapt(predict)
     assert adapt(state, 0).loss_values == state.loss_values

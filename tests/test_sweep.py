@@ -292,7 +292,7 @@ def test_a_member_is_calibrated_as_it_is_alone_and_its_error_is_its_own():
     predictions = {}
     for split in ("val", "test"):
         logits = rng.normal(size=(150, 4, 10)).astype(np.float32)
-        predictions[split] = Predictions(logits, rng.integers(0, 10, 150).astype(np.int32), np.ones(150, bool))
+        predictions[split] = Predictions(logits, rng.integers(0, 10, 150).astype(np.int32))
     predictions["test"].logits[7, 1] = np.inf
     predictions["test"].logits[:, 2] *= np.float32(1e37)
 

@@ -21,11 +21,11 @@ configs/cifar10.py:quick has it with cross-entropy (--augmented), of naive Bayes
 digits that are trained on 297; and of the sets of two classes. All rules see the same outputs, cross-fitted in five
 folds. "three" mixes temperature, focal vector and matrix scaling, "mixture" also the outputs as given, focal
 temperature scaling and with two classes beta calibration and isotonic regression, without numbers of each class where
-val lacks a class; weights by EM. "mixture or plainer", the rule before, is the plainest within half a standard error of
-the best of as given where the score test of T = 1 has p of 0.05 or more, temperature scaling and the mixture. "As given
-or mixture", the rule now, leaves temperature scaling out; its mixture has Platt scaling too, and gives each member 0.2 /
-classes examples beforehand. That was picked on these sets, so ten sets of two classes were named to confirm it before
-they were measured. Sets share examples over seeds: intervals are too narrow for other sets.
+val lacks a class; weights by EM. "mixture or plainer", the rule before, is the plainest within half a standard error
+of the best of as given where the score test of T = 1 has p of 0.05 or more, temperature scaling and the mixture. "as
+given or mixture", the rule now, leaves temperature scaling out; its mixture has Platt scaling too, and gives each
+member 0.2 / classes examples beforehand. That was picked on these sets, so ten sets of two classes were named to
+confirm it before they were measured. Sets share examples over seeds: intervals are too narrow for other sets.
 """
 
 from collections import Counter

@@ -120,7 +120,7 @@ def _log_probs(log_odds):
     return maps.log_sigmoid(maps.namespace(log_odds).stack([-log_odds, log_odds], axis=-1))
 
 
-def fit_logistic(logits, labels, *, criterion, mask, names, form, least=-np.inf) -> Params:
+def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Params:
     """The numbers of a `logistic_calibration` with the least NLL of Platt's targets.
 
     Each of the n_y examples of a label counts as one of the other label with probability 1 / (n_y + 2); so any examples
@@ -131,12 +131,11 @@ def fit_logistic(logits, labels, *, criterion, mask, names, form, least=-np.inf)
         labels: Int [examples].
         criterion: "nll".
         mask: How often each example counts.
-        names: Of the numbers, a letter each.
         form: PLATT, BETA or QUADRATIC.
         least: Of all numbers but the last.
 
     Returns:
-        The numbers by name, and "converged".
+        The numbers "a", "b" and perhaps "c", and "converged".
 
     Source: as `logistic_calibration`; the targets are Platt's, section 2.2, for all three.
     """
@@ -156,7 +155,7 @@ def fit_logistic(logits, labels, *, criterion, mask, names, form, least=-np.inf)
 
     bounds = [(least, None)] * (len(size) - 1) + [(None, None)]
     best = optimize.minimize(objective, np.zeros(len(size)), (), "L-BFGS-B", True, bounds=bounds, options=_PRECISE)
-    return dict(zip(names, (best.x / size).astype(logits.dtype), strict=True)) | {"converged": best.success}
+    return dict(zip("abc", (best.x / size).astype(logits.dtype), strict=False)) | {"converged": best.success}
 
 
 def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:

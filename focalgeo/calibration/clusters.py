@@ -23,7 +23,7 @@ class Clusters(NamedTuple):
     """
 
     index: Int[Array, " examples"]  # from 0
-    each: Float[Array, " clusters"]  # zeros, one for each
+    number: int  # of clusters
     worth: Array  # K
     quantile: Array  # Student's at 97.5%
     weights: Float[Array, " examples"] | None = None  # how often each example counts; None counts each once
@@ -51,7 +51,7 @@ class Clusters(NamedTuple):
         sizes = np.bincount(index, weights)
         worth = max(float(sizes.sum()) ** 2 / float(sizes @ sizes), _LEAST_WORTH)
         quantile = stdtrit(worth - 1, 0.975)
-        return cls(index.astype(np.int32), np.zeros(len(sizes), np.float32), *np.float32([worth, quantile]), weights)
+        return cls(index.astype(np.int32), len(sizes), *np.float32([worth, quantile]), weights)
 
     @property
     def counts(self) -> Array:

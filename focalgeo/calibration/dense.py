@@ -26,10 +26,8 @@ _STEP = 1e-5  # of log T, after which there is none: the steps before it leave a
 _MOST_STEPS = 8  # passes over all pixels; two or three are usual
 _MEANS = (metrics.accuracy, metrics.nll, metrics.brier)
 _NAMES = ("accuracy", "nll", "brier", "ece")
-_AS_GIVEN, _SCALED = (
-    {"split": "test", "method": method, "criterion": criterion}
-    for method, criterion in (("uncalibrated", None), ("temperature_scaling", "nll"))
-)
+_AS_GIVEN = {"split": "test", "method": "uncalibrated"}
+_SCALED = {"split": "test", "method": "temperature_scaling", "criterion": "nll"}
 
 
 class Dense(NamedTuple):
@@ -43,14 +41,14 @@ class Dense(NamedTuple):
     @property
     def comparison(self) -> Comparison:
         """What `compare` gives of outputs that are no images: rows, fits and the choice of the one method there is."""
-        rows: list[Row] = []
-        for name, of in self.difference.items():
-            plain, fitted = self.before[name], self.after[name]
-            for estimate, tags in ((plain, _AS_GIVEN), (fitted, _SCALED)):
-                rows.append(finite(Metric(name, estimate.value, estimate.low, estimate.high, estimate.n, **tags)))
-            numbers = of.difference, of.low, of.high, of.p_value, of.n
-            rows.append(finite(Difference(f"{name}_difference", *numbers, **_SCALED, against=_AS_GIVEN["method"])))
-        rows += fit_rows([self.fitted], n=int(plain.n))
+        rows: list[Row] = [*fit_rows([self.fitted], n=int(self.after["nll"].n))]
+        for name, (difference, _, *numbers) in self.difference.items():
+            for estimates, tags in ((self.before, _AS_GIVEN), (self.after, _SCALED)):
+                value, _, *ends_and_n = estimates[name]
+                rows.append(finite(Metric(name, value, *ends_and_n, **tags)))
+            rows.append(
+                finite(Difference(f"{name}_difference", difference, *numbers, **_SCALED, against="uncalibrated"))
+            )
         return Comparison(rows, [self.fitted], Choice(self.fitted, self.fitted, {}), [], [], {})
 
 

@@ -247,7 +247,7 @@ def folds(labels: Array, num_folds: int, seed: int, *, clusters: Array | None = 
     checks.count("num_folds", num_folds, 2, _MOST_FOLDS)
     checks.count("seed", seed, 0, 2**63 - 1)
     clusters = Clusters.of(clusters, labels)
-    size = len(labels) if clusters is None else clusters.each.size
+    size = len(labels) if clusters is None else clusters.number
     if clusters is not None and size < num_folds:
         raise InputError(f"num_folds is {num_folds} for {size} clusters, which are not parted: give at most {size}")
     fold = np.empty(size, np.int32)

@@ -369,7 +369,7 @@ METHODS: dict[str, Method] = {  # plainest first, for `choose`
         Method(
             "platt_scaling",
             "Platt scaling",
-            partial(binary.fit_logistic, names="ab", form=binary.PLATT),
+            partial(binary.fit_logistic, form=binary.PLATT),
             _map(binary.logistic_calibration, _ZERO, "a", "a", "b"),
             **_TWO_CLASSES,
         ),
@@ -384,14 +384,14 @@ METHODS: dict[str, Method] = {  # plainest first, for `choose`
         Method(
             "beta_calibration",
             "Beta calibration",
-            partial(binary.fit_logistic, names="abc", form=binary.BETA, least=0),
+            partial(binary.fit_logistic, form=binary.BETA, least=0),
             _map(binary.logistic_calibration, _ZERO, "a", "b", "c"),
             **_TWO_CLASSES,
         ),
         Method(
             "quadratic_scaling",
             "Quadratic scaling",
-            partial(binary.fit_logistic, names="abc", form=binary.QUADRATIC),
+            partial(binary.fit_logistic, form=binary.QUADRATIC),
             _map(binary.logistic_calibration, "a", "b", "b", "c"),
             **_TWO_CLASSES,
         ),

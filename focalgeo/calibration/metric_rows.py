@@ -117,7 +117,7 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
         gaps -= value
         if clusters is not None:
             each = gaps * counts[:, None]
-            gaps = np.zeros((clusters.each.size, len(value)))
+            gaps = np.zeros((clusters.number, len(value)))
             np.add.at(gaps, clusters.index, each)
         half = quantile * spread * np.sqrt(np.einsum("nk,nk->k", gaps, gaps, dtype=np.float64)) / counts.sum()
         rows += [
@@ -221,7 +221,7 @@ def _bin_rows(sample, measured, name):
             count = np.asarray(bins.count)
             accuracy = np.where(count > 0, draws.accuracy, 0)  # NaN where a resample has no example of the bin
             stderr, variation = (np.nanstd(each, axis=0) for each in (accuracy, np.asarray(draws.count)))
-            inside = 1 / ((variation / np.maximum(count, 1)) ** 2 + 1 / sample.clusters.each.size)
+            inside = 1 / ((variation / np.maximum(count, 1)) ** 2 + 1 / sample.clusters.number)
             worth = _worth(count, np.where(count > 0, bins.accuracy, 0), stderr, inside)
         rows += reliability_rows(bins, name=name, worth=worth, **_tags(sample, calibrated))
     return rows

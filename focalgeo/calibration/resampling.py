@@ -321,13 +321,12 @@ def _counts(key, num_examples, clusters, num_resamples, name):
     """
     bits = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     generator = np.random.default_rng(np.asarray(bits).ravel())
-    size = num_examples if clusters is None else clusters.each.size
+    size = num_examples if clusters is None else clusters.number
     at_once = -(-num_resamples // -(-num_resamples * num_examples // MOST_COUNTS))
     for _ in tqdm(range(0, num_resamples, at_once), name, **BAR):
         drawn = (np.bincount(generator.integers(size, size=size), minlength=size) for _ in range(at_once))
         counts = np.stack([each.astype(np.float32) for each in drawn])
-        counts = counts if clusters is None else counts[:, clusters.index] * clusters.counts
-        yield counts
+        yield counts if clusters is None else counts[:, clusters.index] * clusters.counts
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -20,6 +20,7 @@ from focalgeo.curvature.matvec import (
     stacked,
     unravel,
 )
+from focalgeo.curvature.penalty import second_order
 from focalgeo.trees import at_highest, matmul
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
@@ -63,22 +64,12 @@ def quadratic_parts(
     """
     checks.check_params("params", params)
     checks.check_alike("vector", vector, "params", params)
-    outputs, first, second = _along(network, params, vector)
+    outputs, first, second = second_order(network, params, vector)
 
     def parts(loss):
-        return Parts(_along(loss, outputs, first)[2], jax.jvp(loss, (outputs,), (second,))[1])
+        return Parts(second_order(loss, outputs, first)[2], jax.jvp(loss, (outputs,), (second,))[1])
 
     return {name: parts(checks.scalar(loss)) for name, loss in losses.items()}
-
-
-def _along(function: Callable, point: PyTree, tangent: PyTree) -> tuple[PyTree, PyTree, PyTree]:
-    """The function and its first two derivatives along the tangent."""
-
-    def moved(point):
-        return jax.jvp(function, (point,), (tangent,))
-
-    (value, first), (_, second) = jax.jvp(moved, (point,), (tangent,))
-    return value, first, second
 
 
 def trace_samples(

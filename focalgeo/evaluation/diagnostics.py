@@ -174,5 +174,4 @@ def predict(forward: Callable, variables: PyTree, batches: Iterable[Batch]) -> P
     Raises:
         InputError: the batches hold no example.
     """
-    logits, labels = _of_examples(forward, variables, batches)
-    return Predictions(logits, labels, np.ones(len(logits), bool))
+    return Predictions(*_of_examples(forward, variables, batches))

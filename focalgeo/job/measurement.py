@@ -159,7 +159,7 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
     for split, (logits, *_) in predictions.items():
         if not checks.all_finite(logits):
             raise RunError(f"logits on {split} are not finite")
-    options, (logits, labels, _) = member.config.evaluation, predictions["val"]
+    options, (logits, labels) = member.config.evaluation, predictions["val"]
     count = round(options.max_temperature / options.temperature_step)
     settings = {
         "gammas": np.float32(options.gammas),
@@ -174,7 +174,7 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
     searches = calibration.searched(methods, logits, labels, settings=settings)
     fits = calibration.fit_methods(methods, logits, labels, settings=settings | {"searches": searches})
     rows = calibration.fit_rows(fits, n=len(labels))
-    for split, (logits, labels, _) in predictions.items():
+    for split, (logits, labels) in predictions.items():
         calibrated = [fitted.calibrated(logits) for fitted in fits]
         pairs = calibration.comparisons(calibrated, "nll") if split == "test" else ()
         sample = calibration.Sample(

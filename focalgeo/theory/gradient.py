@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo import checks
+from focalgeo.calibration.maps import surprise_ratio
 from focalgeo.calibration.newton import implicit_step, newton_in_bracket
 from focalgeo.checks import Batch, Numbers
 from focalgeo.types import Array
@@ -105,10 +106,8 @@ def _log(p: Array, c: Array) -> Array:
 
 
 def _surprise_ratio(p: Array, c: Array) -> Array:
-    """The ratio u = -p log(p) / (1-p); 0 at p = 0 and 1 at p = 1."""
-    inside = (p > 0) & (c > 0)
-    p_safe, c_safe = jnp.where(inside, p, 0.5), jnp.where(inside, c, 0.5)
-    return jnp.where(inside, -p_safe * _log(p_safe, c_safe) / c_safe, jnp.where(p > 0, 1.0, 0.0).astype(p.dtype))
+    """The ratio u, 0 at p = 0 and 1 at p = 1."""
+    return surprise_ratio(_log(p, c) - jnp.log(c))
 
 
 def power(base: Array, exponent: Array) -> Array:

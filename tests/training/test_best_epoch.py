@@ -28,7 +28,7 @@ def predictions(*right):
     for member, count in enumerate(right):
         logits[:count, member, 1] = 1.0
         logits[count:, member, 0] = 1.0
-    return Predictions(logits, np.array([1, 1]), np.ones(2, bool))
+    return Predictions(logits, np.array([1, 1]))
 
 
 def test_the_best_epoch_of_each_member_and_of_equals_the_earliest():
