@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer, Shaped
 
 from focalgeo import checks
+from focalgeo.trees import matmul
 from focalgeo.types import Array
 
 LogProbs = Logits = Float[Array, "examples classes"]
@@ -26,6 +27,7 @@ Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
 
 ON_EDGE = 1e-6  # within which a value counts as on an edge: exp(log p) is off by up to 1.3e-7 in float32
+_RUN = 64
 EQUAL = 2**-21  # within which two values count as equal, for the same reason
 
 
@@ -147,7 +149,7 @@ def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, n
     # Sums before each example, whose differences at the cuts are those of the bins: a table [bins, examples] takes five
     # times as long under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
     excess = (p - correct) * times
-    up_to, right, excess = (jnp.cumsum(each) for each in (times, times * correct, excess))
+    up_to, right, excess = (running_sums(each) for each in (times, times * correct, excess))
 
     def before(sums, place):
         return jnp.where(place > 0, sums[place - 1], 0)
@@ -165,6 +167,14 @@ def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, n
     lower = jnp.where(count > 0, p[jnp.searchsorted(up_to, at_cuts[:-1], side="right")], jnp.inf)
     upper = jnp.where(count > 0, p[jnp.searchsorted(up_to, at_cuts[1:], side="left")], -jnp.inf)
     return Reliability(count, mean, accuracy, lower, upper)
+
+
+def running_sums(values: Numbers) -> Numbers:
+    """The sums up to each number, by products within runs: jnp.cumsum of a million takes several times as long."""
+    rows = jnp.pad(values, (0, -len(values) % _RUN)).reshape(-1, _RUN)
+    within = matmul(rows, jnp.tri(_RUN, dtype=values.dtype).T)
+    before = jnp.cumsum(within[:, -1]) - within[:, -1]
+    return (within + before[:, None]).ravel()[: len(values)]
 
 
 def ends_of_equal(ordered, values, *, method="scan"):

@@ -110,7 +110,7 @@ def _fitted(read):
     start = fits.temperature_fit(*map(np.concatenate, zip(*few, strict=True)))
 
     def slopes(point):
-        return sum(fits.temperature_slopes(point, *image) for image in read())
+        return sum(fits.temperature_sums(point, *image)[:2] for image in read())
 
     point, converged = np.log(start.temperature), start.converged
     if converged:

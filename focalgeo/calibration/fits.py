@@ -82,7 +82,7 @@ def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
     low, high = np.log(TEMPERATURE_BRACKET)
 
     def slopes(point):
-        return temperature_slopes(point, logits, labels, weight) / total
+        return temperature_sums(point, logits, labels, weight)[:2] / total
 
     total = np.sum(weight, dtype=np.float64)
     ends = (-1.0, 1.0) if start is not None else (slopes(low)[0], slopes(high)[0])
@@ -101,7 +101,7 @@ def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
         point = 0.0 if ends[0] == ends[1] else low if ends[0] >= 0 else high
     elif start is not None and not (converged and slope > _GAIN**0.5 and abs(point) < math.log(100) - AT_EDGE):
         return temperature_fit(logits, labels, weight)  # at an end, or where all is flat
-    nll = summed(partial(_temperature_nll, point), logits, labels, weight)[0] / total
+    nll = temperature_sums(point, logits, labels, weight)[2] / total
     numbers = np.array([0, math.exp(point), nll], np.asarray(logits).dtype)
     return CalibrationFit(*numbers, np.bool_(converged and not at_bound), np.bool_(at_bound))
 
@@ -164,30 +164,25 @@ def summed(function: Callable, table: Array, *arrays: Array) -> list[np.ndarray]
     return [np.sum(part, axis=0, dtype=np.float64) for part in zip(*parts, strict=True)]
 
 
-def temperature_slopes(log_temperature, logits, labels, weight) -> np.ndarray:
-    """Sums over rows of the first and second derivative of the NLL in log T: a_y - E a, and Var a less that."""
+def temperature_sums(log_temperature, logits, labels, weight) -> np.ndarray:
+    """Sums over rows of the first and second derivative of the NLL in log T, and of the NLL."""
     return summed(partial(_temperature_sums, log_temperature), logits, labels, weight)[0]
 
 
 def _temperature_sums(log_temperature, logits, labels, weight):
-    slope, variance = temperature_terms(logits, labels, log_temperature)
-    return (np.array([(weight * each).sum(dtype=np.float64) for each in (slope, variance - slope)]),)
-
-
-def _temperature_nll(log_temperature, logits, labels, weight):
-    scores = maps.scaled(logits, math.exp(log_temperature))
-    nll = np.log(np.exp(scores).sum(axis=1)) - of_label(scores, labels)  # 0 is the largest score
-    return (nll.astype(np.float64) @ weight,)
+    slope, variance, nll = temperature_terms(logits, labels, log_temperature)
+    return (np.array([(weight * each).sum(dtype=np.float64) for each in (slope, variance - slope, nll)]),)
 
 
 def temperature_terms(logits, labels, log_temperature):
-    """Of each row a_y - E a and Var a, with a = z / T less its largest, so that equal logits give 0 exactly; E by p."""
+    """Of each row a_y - E a, Var a and the NLL, a = z / T less its largest, so that equal logits give 0 exactly."""
     scores = maps.scaled(logits, math.exp(log_temperature))
     probs = np.exp(scores)
-    probs /= probs.sum(axis=-1, keepdims=True)
+    total = probs.sum(axis=-1)
+    probs /= total[:, None]
     finite = np.where(probs > 0, scores, 0)
-    mean = (probs * finite).sum(axis=-1)
-    return of_label(scores, labels) - mean, (probs * (finite - mean[:, None]) ** 2).sum(axis=-1)
+    mean, of_true = (probs * finite).sum(axis=-1), of_label(scores, labels)
+    return of_true - mean, (probs * (finite - mean[:, None]) ** 2).sum(axis=-1), np.log(total) - of_true
 
 
 class ScoreTest(NamedTuple):
@@ -245,7 +240,7 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
 
 
 def _score_terms(logits, labels):
-    return np.stack(temperature_terms(logits.astype(np.float64), labels, 0.0))
+    return np.stack(temperature_terms(logits.astype(np.float64), labels, 0.0)[:2])
 
 
 def fit_focal_temperature(

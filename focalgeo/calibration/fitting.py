@@ -308,10 +308,10 @@ def of_members(calibrated: Sequence[Calibrated]) -> list[np.ndarray]:
 
 def _stacked(log_probs, examples, fold):
     """Mixtures of the members' log-probabilities, in each fold with the shares of the others."""
-    given, rows = stacking.likelihoods(log_probs, examples.labels), np.empty_like(log_probs[0])
+    (given, weight), rows = stacking.likelihoods(log_probs, *examples[1:]), np.empty_like(log_probs[0])
     for index in range(fold.max() + 1):
-        inside, weight = fold == index, np.where(fold != index, examples.weight, 0)
-        shares = stacking.mixture_shares(given, weight, stacking.PRIOR / rows.shape[1])
+        inside = fold == index
+        shares = stacking.mixture_shares(given, np.where(inside, 0, weight), stacking.PRIOR / rows.shape[1])
         rows[inside] = stacking.mixed([member[inside] for member in log_probs], shares)
     return rows
 

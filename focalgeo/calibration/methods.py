@@ -306,7 +306,8 @@ def _fit_stacking(logits, labels, *, criterion, mask, members):
     members: the fits, and their log-probabilities of these examples by fits of other folds.
     """
     fits, held_out = members
-    shares = stacking.fitted_shares(held_out, labels, mask)
+    given = stacking.likelihoods(held_out, labels, mask)
+    shares = stacking.mixture_shares(*given, stacking.PRIOR / logits.shape[1])
     params = {f"{fit.method.name}.{name}": value for fit in fits for name, value in fit.params.items()}
     params = {name: value for name, value in params.items() if not name.endswith(".converged")}
     params |= {_SHARE + fit.method.name: np.float32(share) for fit, share in zip(fits, shares, strict=True)}

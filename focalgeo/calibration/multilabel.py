@@ -41,4 +41,4 @@ def binary_outputs(
     logits = np.stack([np.zeros_like(scores), scores], axis=-1).reshape(-1, 2)
     clusters = np.repeat(np.arange(rows) if clusters is None else np.asarray(clusters), count)
     weights = None if weights is None else np.repeat(np.asarray(weights), count)
-    return Outputs(logits, labels.reshape(-1).astype(np.int32), np.tile(names, rows), clusters, weights)
+    return Outputs(logits, labels.ravel().astype(np.int32), np.tile(names, rows), clusters, weights)

@@ -56,29 +56,26 @@ def mixture_shares(
     return shares / shares.sum()
 
 
-def fitted_shares(log_probs: Sequence[Array], labels: Array, weight: Array) -> np.ndarray:
-    """`mixture_shares` of members by their log-probabilities [examples, classes]; labels may be soft."""
-    weight = weight if labels.ndim == 1 else (weight[:, None] * labels).reshape(-1)
-    return mixture_shares(likelihoods(log_probs, labels), weight, PRIOR / log_probs[0].shape[1])
-
-
 @np.errstate(under="ignore")
-def likelihoods(log_probs: Sequence[Array], labels: Array) -> np.ndarray:
-    """What each member gives to the labels, [members, examples], over the largest of the members."""
+def likelihoods(log_probs: Sequence[Array], labels: Array, weight: Array) -> tuple[np.ndarray, np.ndarray]:
+    """What each member gives to the labels, [members, examples], over the largest of the members, and the weights.
+
+    Of soft labels each class of an example is one.
+    """
     if labels.ndim == 1:
         given = [np.take_along_axis(np.asarray(member), labels[:, None], axis=1)[:, 0] for member in log_probs]
     else:
-        given = [np.ravel(member) for member in log_probs]
+        given, weight = [np.ravel(member) for member in log_probs], (weight[:, None] * labels).ravel()
     given = np.array(given, np.float64)
-    return np.exp(given - given.max(axis=0).clip(-1e300))
+    return np.exp(given - given.max(axis=0).clip(-1e300)), weight
 
 
 @np.errstate(all="ignore")
 def mixed(log_probs: Sequence[Float[Array, "*batch classes"]], shares: Array) -> Float[Array, "*batch classes"]:
     """Log-probabilities of sum_m shares_m p_m, normalised, from those of each member."""
-    parts = [member + np.log(share) for member, share in zip(log_probs, np.asarray(shares), strict=True) if share > 0]
+    shares = np.asarray(shares, log_probs[0].dtype)
+    parts = [member + np.log(share) for member, share in zip(log_probs, shares, strict=True) if share > 0]
     space = maps.namespace(parts[0])
-    parts = [part.astype(log_probs[0].dtype) for part in parts]
     largest = reduce(space.maximum, parts)
     largest = space.where(largest > -np.inf, largest, 0)
     scores = largest + space.log(sum(space.exp(part - largest) for part in parts))

@@ -100,8 +100,7 @@ def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit
     expectation maximisation.
     """
     parts = maps.ensemble_parts(np.asarray(logits), temperature_fit.temperature)
-    weight = np.asarray(mask) if labels.ndim == 1 else (mask[:, None] * labels).reshape(-1)
-    given = stacking.likelihoods(parts, np.asarray(labels))
+    given, weight = stacking.likelihoods(parts, labels, mask)
     shares, alone = stacking.mixture_shares(given, weight, most_steps=_MOST_STEPS), np.array([1.0, 0, 0])
     best = min((alone, shares), key=lambda point: -(weight @ np.log(np.maximum(point @ given, 1e-300))))
     shares, converged = best.astype(np.float32), temperature_fit.converged
