@@ -101,7 +101,7 @@ def look_like_probabilities(scores: np.ndarray, tolerance: float = 1e-3) -> bool
 
 def is_one_hot(labels: np.ndarray) -> bool:
     """Whether rows [..., classes] hold a 1 each and zeros besides."""
-    return bool(np.isin(labels, (0, 1)).all() and (labels.sum(axis=-1) == 1).all())
+    return labels.ndim > 1 and bool(np.isin(labels, (0, 1)).all() and (labels.sum(axis=-1) == 1).all())
 
 
 def floored_log(probs: np.ndarray, floor: Array | float = PROBABILITY_FLOOR) -> np.ndarray:

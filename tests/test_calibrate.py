@@ -567,6 +567,7 @@ def pixels(tmp_path_factory):
         logits, labels = draw(30 * 8 * 6, 3, seed=seed)
         np.save(folder / f"{name}.npy", logits.reshape(30, 8, 6, 3).astype(np.float16))
         np.save(folder / f"{name}_labels.npy", np.where(np.arange(len(labels)) % 7, labels, 255).reshape(30, 8, 6))
+    np.save(folder / "probs.npy", np.asarray(jax.nn.softmax(logits)).reshape(30, 8, 6, 3))
     return folder
 
 
@@ -585,6 +586,7 @@ def test_outputs_for_every_pixel_by_the_page_s_command(pixels, monkeypatch, caps
     (row,) = select(rows, Difference, name="nll_difference")
     of = found.difference["nll"]
     np.testing.assert_allclose([row.value, row.p_value], [of.difference, of.p_value])
+    assert {row.n for row in select(rows, Fit)} == {np.sum(np.load("val_labels.npy") != 255)}
     manifest = records.read_manifest(out)["config"]
     assert manifest["reading"] == {"ignore_label": ["255"], "class_axis": -1}
     assert manifest["inputs"]["val"]["clusters"] == 30
@@ -601,6 +603,8 @@ def test_outputs_for_every_pixel_by_the_page_s_command(pixels, monkeypatch, caps
         ({"--val": "val.npy"}, "--val=val.npy: of outputs for every pixel give logits"),
         ({"--val": "logits=val.npy,labels=none.npy"}, "none.npy cannot be read"),
         ({"--methods": "isotonic"}, "--methods does not go with --class-axis"),
+        ({"--metrics": "mce"}, "--metrics does not go with --class-axis"),
+        ({"--val": "logits=probs.npy,labels=val_labels.npy"}, "look like probabilities: give their logarithms"),
         ({"--ignore-label": "sky"}, "--ignore-label is sky: of every pixel give whole numbers"),
         ({"--class-axis": "1"}, "name the classes' axis"),
         ({"--class-axis": "7"}, "7"),

@@ -37,11 +37,12 @@ class Dense(NamedTuple):
     before: dict[str, Estimate]  # of the outputs as given: accuracy, nll, brier, ece
     after: dict[str, Estimate]
     difference: dict[str, PairedDifference]  # after less before
+    n: int  # pixels of val that count
 
     @property
     def comparison(self) -> Comparison:
         """What `compare` gives of outputs that are no images: rows, fits and the choice of the one method there is."""
-        rows: list[Row] = [*fit_rows([self.fitted], n=int(self.after["nll"].n))]
+        rows: list[Row] = [*fit_rows([self.fitted], n=self.n)]
         for name, (difference, _, *numbers) in self.difference.items():
             for estimates, tags in ((self.before, _AS_GIVEN), (self.after, _SCALED)):
                 value, _, *ends_and_n = estimates[name]
@@ -84,7 +85,7 @@ def dense(
     """
     checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
     read = partial(_images, class_axis=class_axis, ignore_label=ignore_label)
-    fitted = _fitted(partial(read, *val))
+    fitted, num_pixels = _fitted(partial(read, *val))
     if not fitted.converged:
         warnings.warn(f"temperature scaling: {fitted.why_not_converged}", ConvergenceWarning, stacklevel=2)
     if _opened(test[0]).shape[class_axis] != fitted.num_classes:
@@ -95,7 +96,7 @@ def dense(
     values, draws = _metrics(sums.sum(axis=0)), _metrics(np.tensordot(counts, sums, 1))
     n = sums[:, 0, 0]
     options = {"num_examples": int(n.sum()), "clusters": Clusters.of(None, np.arange(len(n)), n)}
-    result = Dense(fitted, {}, {}, {})
+    result = Dense(fitted, {}, {}, {}, num_pixels)
     for name, (first, second) in values.items():
         of_first, of_second = draws[name].T
         result.before[name] = resampling.estimated(first, of_first, **options)
@@ -105,8 +106,11 @@ def dense(
 
 
 def _fitted(read):
-    """The fit of some pixels of each image, then Newton's steps on all."""
-    few = [[leaf[:: 1 + len(leaf) // _START_PIXELS] for leaf in image] for image in read()]
+    """The fit of some pixels of each image, then Newton's steps on all; and the number of these."""
+    few, num_pixels = [], 0
+    for image in read():
+        few.append([leaf[:: 1 + len(leaf) // _START_PIXELS] for leaf in image])
+        num_pixels += int(image.weight.sum())
     start = fits.temperature_fit(*map(np.concatenate, zip(*few, strict=True)))
 
     def slopes(point):
@@ -117,7 +121,7 @@ def _fitted(read):
         newton = optimize.root_scalar(slopes, x0=float(point), fprime=True, xtol=_STEP, maxiter=_MOST_STEPS)
         point, converged = newton.root, newton.converged
     params = {"temperature": np.exp(np.float32(point)), "converged": np.asarray(converged)}
-    return Fitted(METHODS["temperature_scaling"], "nll", params, few[0][0].shape[1])
+    return Fitted(METHODS["temperature_scaling"], "nll", params, few[0][0].shape[1]), num_pixels
 
 
 @partial(jax.jit, static_argnames="num_bins")

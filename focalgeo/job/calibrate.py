@@ -10,6 +10,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from warnings import filterwarnings
@@ -25,7 +26,17 @@ from focalgeo.data.output_arrays import checksum, paths_of
 from focalgeo.data.sources import reading
 from focalgeo.job import provenance, say
 from focalgeo.rows import LEAST_EXAMPLES, Seconds
-from focalgeo.types import PROBABILITY_FLOOR, Array, DataWarning, InputError, ProbabilityWarning, shown
+from focalgeo.types import (
+    DEFAULT_METRICS,
+    OFF_ONE,
+    PROBABILITY_FLOOR,
+    Array,
+    DataWarning,
+    InputError,
+    ProbabilityWarning,
+    look_like_probabilities,
+    shown,
+)
 
 MOST_GROUPS = 100
 MANY = 10**7  # numbers in the files, from which on it is said that they take long
@@ -38,6 +49,9 @@ FEWEST_EXPECTED = 5  # examples of a class for Pearson's test; what has fewer is
 REPEATED = 0.01  # share of the examples that repeat others, from which on it is named
 ONE_LABEL = 0.99  # share of the rows that are repeated with one label; with less, rounding has made them equal
 _LARGEST = 1e30  # of a statistic in the manifest: JSON has no infinity
+
+OF_DENSE = ("val", "test", "out", "class_axis", "ignore_label", "num_bins", "num_resamples", "seed")
+USUAL = ("nll", "least", "multiclass", DEFAULT_METRICS, 5)  # of the other flags
 
 Splits = Mapping[str, Outputs]  # val, and test where it is given; methods are measured on the last
 Also = Mapping[str, Sequence[np.ndarray]]  # name -> log-probabilities of each split by a method from elsewhere
@@ -76,7 +90,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
             say(f"of {numbers:,} numbers: it may take a minute; fewer --methods, --folds or --num-resamples shorten it")
         if is_dense:
             ignored, names = [*map(int, options.ignore_label)], ("class_axis", "num_bins", "num_resamples", "seed")
-            files = (tuple(paths_of(flags[name]).values()) for name in splits)
+            files = (itemgetter("logits", "labels")(paths_of(flags[name])) for name in splits)
             compared = calibration.dense(
                 *files, ignore_label=ignored, **{name: flags[name] for name in names}
             ).comparison
@@ -170,8 +184,8 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
     Raises:
         InputError: not two files with logits and labels, or a flag that they do not serve.
     """
-    for name in ("methods", "also", "criteria", "trained_gamma", "group_key", "cluster_key", "weight_key"):
-        if getattr(options, name):
+    for name, value in vars(options).items():
+        if name not in OF_DENSE and value and value not in USUAL:
             raise InputError(f"--{name.replace('_', '-')} does not go with --class-axis: leave one of them out")
     if not all(re.fullmatch("-?[0-9]+", label) for label in options.ignore_label):
         raise InputError(f"--ignore-label is {','.join(options.ignore_label)}: of every pixel give whole numbers")
@@ -179,11 +193,13 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
     for name in ("val", "test"):
         source, ask = getattr(options, name), "of outputs for every pixel give logits=z.npy,labels=y.npy"
         paths = {} if source is None else paths_of(source)
-        if [*paths] != ["logits", "labels"]:
+        if paths.keys() != {"logits", "labels"}:
             raise InputError(f"--{name}={source}: {ask}")
         with reading(f"--{name}={source}", ask):
-            logits, labels = (np.load(path, mmap_mode="r") for path in paths.values())
+            logits, labels = (np.load(paths[role], mmap_mode="r") for role in ("logits", "labels"))
             logits = np.moveaxis(logits, options.class_axis, -1)
+            if look_like_probabilities(logits[0].reshape(-1, logits.shape[-1]), OFF_ONE):
+                raise InputError(f"--{name}: logits of the first image look like probabilities: give their logarithms")
         of = {"cluster": np.arange(len(logits)), "checksum": checksum(paths.values())}
         splits[name] = Outputs("logits", logits, labels, **of)
     return splits, {}

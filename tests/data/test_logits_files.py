@@ -228,6 +228,9 @@ def test_advice_is_by_what_the_values_are(tmp_path, arrays, says):
 
 def test_one_hot_labels_are_their_classes(tmp_path):
     np.testing.assert_array_equal(read(npz(tmp_path / "a.npz", labels=ONE_HOT.astype(float))).labels, LABELS)
+    only = np.arange(40) == 7  # one label 1 in a column of scores is no row
+    np.savez(tmp_path / "b.npz", probs=np.linspace(0.1, 0.9, 40), labels=only.astype(int))
+    np.testing.assert_array_equal(read(tmp_path / "b.npz").labels, only)
 
 
 def test_what_is_not_read_is_named_and_clusters_are_read_as_groups_are(tmp_path):
