@@ -81,6 +81,8 @@ def make_parser() -> argparse.ArgumentParser:
         ("probs", "holds probabilities"),
         ("labels", "holds labels"),
         ("weight", "weighs examples"),
+        ("group", "names each example's group"),
+        ("cluster", "names the examples that belong together"),
     ):
         add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
     help = "multiclass (default), or multilabel: labels [rows, labels] of 0 and 1, a score for each"
@@ -99,8 +101,6 @@ def make_parser() -> argparse.ArgumentParser:
         "axis of the classes in outputs for every pixel, two .npy files, as -1 or 1: a temperature, images as clusters"
     )
     add("--class-axis", type=int, metavar="AXIS", help=help)
-    add("--group-key", metavar="NAME", help="the array that names each example's group, if its name is not group")
-    add("--cluster-key", metavar="NAME", help="the array that names the examples that belong together (cluster)")
     add(
         "--floor", type=float, metavar="P", help="what a probability of 0 counts as (default half the unit of rounding)"
     )

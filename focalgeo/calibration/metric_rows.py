@@ -44,17 +44,18 @@ def calibration_rows(
 
     A number that is not finite is a RunError.
     """
-    entries = metrics.metric_entries(names)
-    measured = resampling.measure(sample, entries, bins=reliability)
-    rows = _metric_rows(sample, measured, entries)
-    return rows + _bin_rows(sample, measured, "reliability") + _difference_rows(sample, measured, pairs)
+    return _rows(sample, metrics.metric_entries(names), reliability, "reliability", pairs)
 
 
 def class1_rows(sample: Sample) -> list[Row]:
     """Rows of two-class problems: CLASS1_METRICS and reliability bins of P(class 1), whatever is predicted."""
-    measured = resampling.measure(sample, resampling.CLASS1_METRICS, bins=metrics.binary_reliability)
-    rows = _metric_rows(sample, measured, resampling.CLASS1_METRICS)
-    return rows + _bin_rows(sample, measured, "class1_reliability")
+    return _rows(sample, resampling.CLASS1_METRICS, metrics.binary_reliability, "class1_reliability")
+
+
+def _rows(sample, entries, bins, name, pairs=()):
+    measured = resampling.measure(sample, entries, bins=bins)
+    rows = _metric_rows(sample, measured, entries)
+    return rows + _bin_rows(sample, measured, name) + _difference_rows(sample, measured, pairs)
 
 
 def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:

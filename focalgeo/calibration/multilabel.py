@@ -32,13 +32,14 @@ def binary_outputs(
         clusters are the rows, so that intervals draw whole rows.
     """
     scores, labels = np.asarray(checks.score_rows("scores", scores, shape=(None, None))), np.asarray(labels)
-    rows, count = scores.shape
     if labels.shape != scores.shape or not np.isin(labels, (0, 1)).all():
         raise InputError(f"labels {labels.shape} for scores {scores.shape}: give a 0 or a 1 for each of these")
-    names = [str(k) for k in range(count)] if names is None else list(names)
+    count = scores.shape[1]
+    names = np.array(range(count) if names is None else names, str)
     if len(set(names)) != count:
         raise InputError(f"names are {len(set(names))} for {count} labels: give each label one of its own")
+    row, label = np.indices(scores.shape).reshape(2, -1)
     logits = np.stack([np.zeros_like(scores), scores], axis=-1).reshape(-1, 2)
-    clusters = np.repeat(np.arange(rows) if clusters is None else np.asarray(clusters), count)
-    weights = None if weights is None else np.repeat(np.asarray(weights), count)
-    return Outputs(logits, labels.ravel().astype(np.int32), np.tile(names, rows), clusters, weights)
+    clusters = row if clusters is None else np.asarray(clusters)[row]
+    weights = None if weights is None else np.asarray(weights)[row]
+    return Outputs(logits, labels.ravel().astype(np.int32), names[label], clusters, weights)
