@@ -275,12 +275,10 @@ def compare(
         test=fits.score_test(*of_val.examples, of_val.clusters),
         absent=len(np.unique(of_val.examples.labels)) < num_classes,
     )
-    of_fits = metric_rows.fit_rows(fitted, n=len(fold))
-    fit = (choice.fitted.method.name, choice.fitted.criterion)
-    places = [(calibrated.method.name, calibrated.criterion) for calibrated in measured.calibrated]
-    drawn = {0, *metric_rows.candidates(measured.calibrated, criterion)[:1], places.index(fit)}
+    place = [fit is choice.fitted for fit in fitted].index(True)  # in `measured` too
+    drawn = {0, *metric_rows.candidates(measured.calibrated, criterion)[:1], place}
     gaps = metric_rows.class_gap_rows(_part(measured, sorted(drawn)))
-    rows = [*of_fits, *rows_of_test, *rows, *gaps]
+    rows = [*metric_rows.fit_rows(fitted, n=len(fold)), *rows_of_test, *rows, *gaps]
     searches = fitting.surfaces(settings["searches"], settings)
     return Comparison(rows, fitted, choice, held_out.calibrated, suspected, searches)
 

@@ -30,7 +30,7 @@ AT_EDGE = 1e-4  # of gamma or log T: no further inside a bracket is its end
 
 _GAIN = 1e-12  # nats: no further Newton step where the last promised less
 _NEAR_ENOUGH = 1e-7  # nats: the same for a fold's fit
-_MOST_STEPS, _NEAR = 100, 0.1
+_STEP, _MOST_STEPS, _FLATTEST = 1e-5, 20, 1e-6  # of Newton's method in log T: the last, and the least slope divided by
 _FLAT = 1e-5  # a slope in nats at which a fit counts as converged
 _PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}
 _BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
@@ -57,8 +57,8 @@ class CalibrationFit(NamedTuple):
 def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Mask = None) -> CalibrationFit:
     """The T from 0.01 to 100 with the least mean of -log softmax(logits / T)[label], in nats.
 
-    The NLL is convex in 1 / T, so its slope in log T changes sign once: Newton steps in log T, a bisection where one
-    leaves the bracket. It cannot diverge. On the host, in float64: not for use inside jit.
+    The NLL is convex in 1 / T, so its slope in log T changes sign once: Newton's method in log T, and Brent's in the
+    bracket where that does not end inside. It cannot diverge. On the host, in float64: not for use inside jit.
 
     Args:
         logits: Float [examples, classes].
@@ -79,31 +79,27 @@ def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, we
 
 def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
     """`fit_temperature` of what has been checked; `start` is a temperature near the best."""
-    low, high = np.log(TEMPERATURE_BRACKET)
+    (low, high), total = np.log(TEMPERATURE_BRACKET), np.sum(weight, dtype=np.float64)
+
+    def sums(point):
+        return temperature_sums(min(max(point, 2 * low), 2 * high), logits, labels, weight) / total
 
     def slopes(point):
-        return temperature_sums(point, logits, labels, weight)[:2] / total
+        value, slope, _ = sums(point)
+        return value, max(slope, _FLATTEST)
 
-    total = np.sum(weight, dtype=np.float64)
-    ends = (-1.0, 1.0) if start is not None else (slopes(low)[0], slopes(high)[0])
-    at_bound, point, converged = ends[0] >= 0 or ends[1] <= 0, math.log(start or 1), False
-    for step in range(_MOST_STEPS if not at_bound else 0):
-        value, slope = slopes(point)
-        low, high = (point, high) if value <= 0 else (low, point)
-        newton = point - value / slope if slope > 0 else math.nan
-        inside = low < newton < high
-        converged = value * value <= 2 * _GAIN * slope
-        far = abs(newton - point) > _NEAR and step % 4 == 3  # where Newton's steps stay long, the bracket is halved
-        point = newton if inside and not far else point if converged else (low + high) / 2
-        if converged or high - low < AT_EDGE / 100:
-            break
-    if at_bound:
-        point = 0.0 if ends[0] == ends[1] else low if ends[0] >= 0 else high
-    elif start is not None and not (converged and slope > _GAIN**0.5 and abs(point) < math.log(100) - AT_EDGE):
-        return temperature_fit(logits, labels, weight)  # at an end, or where all is flat
-    nll = temperature_sums(point, logits, labels, weight)[2] / total
+    found = optimize.root_scalar(slopes, x0=math.log(start or 1), fprime=True, xtol=_STEP, maxiter=_MOST_STEPS)
+    point, at_bound, (_, slope, nll) = found.root, False, sums(found.root)
+    if not (found.converged and slope > _FLATTEST and low + AT_EDGE < point < high - AT_EDGE):
+        ends = sums(low)[0], sums(high)[0]
+        at_bound = ends[0] >= 0 or ends[1] <= 0
+        if at_bound:
+            point = 0.0 if ends[0] == ends[1] else low if ends[0] >= 0 else high
+        else:
+            point = optimize.brentq(lambda point: sums(point)[0], low, high, xtol=_STEP)
+        nll = sums(point)[2]
     numbers = np.array([0, math.exp(point), nll], np.asarray(logits).dtype)
-    return CalibrationFit(*numbers, np.bool_(converged and not at_bound), np.bool_(at_bound))
+    return CalibrationFit(*numbers, np.bool_(not at_bound), np.bool_(at_bound))
 
 
 def on_host(examples: checks.Examples) -> checks.Examples:
