@@ -145,8 +145,10 @@ def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Par
     truth, weight = labels[possible] == 1, weight[possible].astype(np.float64)
     total = np.array([weight @ ~truth, weight @ truth])
     target = np.where(truth, (total[1] + 1) / (total[1] + 2), 1 / (total[0] + 2))
-    size = np.maximum(np.abs(columns).max(axis=0, initial=0), 1e-300)
-    columns, share = columns / size, weight / total.sum()
+    share = weight / total.sum()
+    centre = share @ columns * [*[1] * (len(form) - 1), 0]  # of all but the constant
+    size = np.maximum(np.abs(columns - centre).max(axis=0, initial=0), 1e-300)
+    columns = (columns - centre) / size
 
     def objective(numbers):
         scores = columns @ numbers
@@ -155,7 +157,9 @@ def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Par
 
     bounds = [(least, None)] * (len(size) - 1) + [(None, None)]
     best = optimize.minimize(objective, np.zeros(len(size)), (), "L-BFGS-B", True, bounds=bounds, options=_PRECISE)
-    return dict(zip("abc", (best.x / size).astype(logits.dtype), strict=False)) | {"converged": best.success}
+    numbers = best.x / size
+    numbers[-1] -= centre @ numbers
+    return dict(zip("abc", numbers.astype(logits.dtype), strict=False)) | {"converged": best.success}
 
 
 def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:

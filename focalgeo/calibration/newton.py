@@ -16,7 +16,6 @@ Points = Float[Array, "*batch"]
 
 _MOST_STEPS = 100  # in a bracket, where ten are usual; each fourth is a bisection until Newton's steps are short
 _NEAR = 0.1  # a Newton step shorter than this is in reach of quadratic convergence, for functions of scale 1
-_GOLDEN = 0.6180339887498949
 
 
 class _Bracket(NamedTuple):
@@ -85,17 +84,4 @@ def bisection(is_below: Callable[[Array], Array], low: Points, high: Points, *, 
         return jnp.where(below, middle, ends[0]), jnp.where(below, ends[1], middle)
 
     low, high = jax.lax.fori_loop(0, num_halvings, halve, (low, high))
-    return low / 2 + high / 2
-
-
-def golden_section(function: Callable[[Array], Array], low: Points, high: Points, *, num_sections: int) -> Points:
-    """The minimum point of a function [...] -> [...] that falls, then rises; a section divides the bracket by 1.618."""
-
-    def section(_, ends):
-        low, high = ends
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        falls = function(left) > function(right)
-        return jnp.where(falls, left, low), jnp.where(falls, high, right)
-
-    low, high = jax.lax.fori_loop(0, num_sections, section, (low, high))
     return low / 2 + high / 2

@@ -44,8 +44,8 @@ def wilson_interval(
 
     Unlike a bootstrap it does not collapse where all or none succeed. n = 0 gives (0, 1): nothing is known.
     """
+    successes, n = map(np.asarray, checks.broadcast(successes=successes, n=n))
     checks.check_interval("successes", successes, 0)
-    successes, n = np.asarray(successes, np.float64), np.asarray(n, np.float64)
     checks.check_interval("n less the successes", n - successes, 0)
     denominator = n + Z95**2
     centre = (successes + Z95**2 / 2) / denominator

@@ -224,7 +224,7 @@ def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.
         raise InputError(f"{where} has no array {name!r}, only {there}: name the {role} by --{role}-key")
     values = arrays[names[0]]
     if isinstance(arrays, _Columns):
-        is_text = role in _TEXTS and values.shape[1] == 1
+        is_text = len(names) == 1 and role in _TEXTS and values.shape[1] == 1
         values = _texts(values) if is_text else _numbers([arrays[part] for part in names], where)
     if values.dtype in (bfloat16, np.dtype("V2")):  # NumPy's own files do not name it
         return values.view(bfloat16).astype(np.float32)

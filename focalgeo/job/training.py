@@ -100,7 +100,12 @@ def choose_program(
         return program, number
     batch, seconds = next(pipeline.specs(0, 0)), {}
     for number, program in programs.items():
-        groups = jax.block_until_ready(program.step(program.place(state), batch)[0])  # compiled by now
+        try:
+            groups = jax.block_until_ready(program.step(program.place(state), batch)[0])  # compiled by now
+        except jax.errors.JaxRuntimeError:  # so many do not fit
+            if number == 1:
+                raise
+            break
         began = time.perf_counter()
         for _ in range(3):
             groups = program.step(groups, batch)[0]

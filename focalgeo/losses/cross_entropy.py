@@ -69,7 +69,8 @@ def label_smoothed_cross_entropy(
     smoothing = jnp.asarray(checks.number_array("smoothing", smoothing, labels.shape), logits.dtype)
     margin = margins(logits, labels)
     classes = jnp.sum(~jnp.isneginf(logits), axis=-1, dtype=logits.dtype)
-    leads = jnp.where(jnp.isneginf(margin.lag), 0, margin.gap[..., None] - margin.lag)  # over those that can be
+    none = jnp.isneginf(logits) | jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    leads = jnp.where(none, 0, margin.gap[..., None] - margin.lag)  # over the other classes that can be
     loss, lead = softplus(log_rest(margin) - margin.gap), jnp.sum(leads / classes[..., None], axis=-1)
     return jnp.where(jnp.isposinf(loss), loss, difference(loss + smoothing * lead, jnp.zeros_like(loss)))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from focalgeo import checks
 from focalgeo.calibration import binary_focal_calibration, focal_calibration
-from focalgeo.calibration.newton import golden_section
+from focalgeo.calibration.newton import bisection
 from focalgeo.checks import Batch, Numbers, Scalar
 from focalgeo.types import Array
 
@@ -87,7 +87,7 @@ def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> Temperat
 SPREAD = 10.0  # largest difference of two logits: those of the papers' cube (-5, 5)^classes
 STEPS = {2: 5000, 3: 100, 4: 50}  # steps of the lattice of logit differences, over the whole spread
 MOST_STEPS = {2: 1_000_000, 3: 1_400, 4: 180}
-_SECTIONS = 45  # golden sections: 1.618^-45 of the first bracket is below float32's resolution
+_HALVINGS, _STEP = 30, 1e-5  # of the bracket; relative, by which the error is seen to fall or to rise
 
 
 def matching_temperature(gamma: Scalar, num_classes: int, *, steps: int | None = None, spread: float = SPREAD) -> Array:
@@ -147,11 +147,12 @@ def temperature_mismatch(
 
 @jax.jit
 def _minimax(gamma: Array, logits: Array) -> Array:
-    """Golden section on 1/T between 1 and gamma + 1, the map's slopes for tiny and for huge gamma."""
+    """By halving 1/T between 1 and gamma + 1, the map's slopes for tiny and for huge gamma."""
     target = jnp.exp(focal_calibration(logits, gamma))
     gap = partial(_gap, target, logits)
     low, high = jnp.minimum(1, gamma + 1), jnp.maximum(1, gamma + 1)
-    return 1 / golden_section(gap, low, high, num_sections=_SECTIONS)
+    falls = lambda slope: gap(slope * (1 + _STEP)) < gap(slope)  # noqa: E731
+    return 1 / bisection(falls, low, high, num_halvings=_HALVINGS)
 
 
 def _gap(target: Array, logits: Array, inverse_temperature: Array) -> Array:
