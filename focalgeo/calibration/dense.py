@@ -1,10 +1,9 @@
 """Dense outputs, as of segmentation: fits and metrics by sums over images, of which one is in memory at a time."""
 
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +11,13 @@ import numpy as np
 from scipy import optimize
 
 from focalgeo import checks
-from focalgeo.calibration import binning, fits, maps, metrics, resampling
+from focalgeo.calibration import binning, fits, maps, metrics, resampling, suspicions
 from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.comparison import Choice, Comparison
-from focalgeo.calibration.methods import METHODS, ConvergenceWarning, Fitted
+from focalgeo.calibration.methods import METHODS, Fitted
 from focalgeo.calibration.metric_rows import fit_rows
-from focalgeo.calibration.resampling import PairedDifference
 from focalgeo.rows import Difference, Metric, Row, finite
-from focalgeo.types import MOST_RESAMPLES, Array, Estimate, InputError
+from focalgeo.types import MOST_RESAMPLES, Array, DataWarning, InputError
 
 _START_PIXELS = 2_000  # of an image, on which the fit begins
 _STEP = 1e-5  # of log T, after which there is none: the steps before it leave an error of its square
@@ -30,39 +28,16 @@ _AS_GIVEN = {"split": "test", "method": "uncalibrated"}
 _SCALED = {"split": "test", "method": "temperature_scaling", "criterion": "nll"}
 
 
-class Dense(NamedTuple):
-    """Temperature scaling fitted on val, and metrics on test, by name, with intervals that draw whole images."""
-
-    fitted: Fitted
-    before: dict[str, Estimate]  # of the outputs as given: accuracy, nll, brier, ece
-    after: dict[str, Estimate]
-    difference: dict[str, PairedDifference]  # after less before
-    n: int  # pixels of val that count
-
-    @property
-    def comparison(self) -> Comparison:
-        """What `compare` gives of outputs that are no images: rows, fits and the choice of the one method there is."""
-        rows: list[Row] = [*fit_rows([self.fitted], n=self.n)]
-        for name, (difference, _, *numbers) in self.difference.items():
-            for estimates, tags in ((self.before, _AS_GIVEN), (self.after, _SCALED)):
-                value, _, *ends_and_n = estimates[name]
-                rows.append(finite(Metric(name, value, *ends_and_n, **tags)))
-            rows.append(
-                finite(Difference(f"{name}_difference", difference, *numbers, **_SCALED, against="uncalibrated"))
-            )
-        return Comparison(rows, [self.fitted], Choice(self.fitted, self.fitted, {}), [], [], {})
-
-
 def dense(
     val: tuple,
     test: tuple,
     *,
     class_axis: int = -1,
-    ignore_label: int | Collection[int] | None = None,
+    ignore_label: int | Sequence[int] | None = None,
     num_bins: int = 15,
     num_resamples: int = 1000,
     seed: int = 0,
-) -> Dense:
+) -> Comparison:
     """Temperature scaling of the outputs of every pixel, fitted by NLL on val and measured on test.
 
     The fit begins with that of every m-th pixel; Newton's steps on the NLL of all pixels follow, whose slope and
@@ -80,38 +55,52 @@ def dense(
         seed: Of the resamples.
 
     Returns:
-        Dense. Intervals are those of `bootstrap` with images as clusters. T is that of a fit of all pixels at once
-        within 1e-4 relative, and the metrics are theirs within 1e-5 (tests/calibration/test_dense.py).
+        Comparison, as of `compare`, with temperature scaling chosen where its fit converged. Intervals are those of
+        `bootstrap` with images as clusters. T is that of a fit of all pixels at once within 1e-4 relative, and the
+        metrics are theirs within 1e-5 (tests/calibration/test_dense.py).
     """
     checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
-    read = partial(_images, class_axis=class_axis, ignore_label=ignore_label)
-    fitted, num_pixels = _fitted(partial(read, *val))
-    if not fitted.converged:
-        warnings.warn(f"temperature scaling: {fitted.why_not_converged}", ConvergenceWarning, stacklevel=2)
+    checks.check_bins(num_bins)
+    read = partial(_images, class_axis=class_axis, ignored=() if ignore_label is None else ignore_label)
+    splits = {name: partial(read, name, *source) for name, source in (("val", val), ("test", test))}
+    some = {name: _some(split) for name, split in splits.items()}
+    suspected = [each for name, part in some.items() for each in suspicions.of_split(name, *part, clustered=True)]
+    suspected += suspicions.of_both(some["val"][:2], some["test"][:2])
+    for sentence in suspected:
+        warnings.warn(sentence, DataWarning, stacklevel=2)
+    fitted, num_pixels = _fitted(splits["val"], some["val"])
     if _opened(test[0]).shape[class_axis] != fitted.num_classes:
         raise InputError(f"test has another number of classes than the {fitted.num_classes} of val: give one network's")
     temperatures = np.array([1, fitted.params["temperature"]], np.float32)
-    sums = np.array([_sums(*image, temperatures, num_bins=num_bins) for image in read(*test)], float)
+    sums = np.array([_sums(*image, temperatures, num_bins=num_bins) for image in splits["test"]()], float)
     counts = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), num_resamples)
     values, draws = _metrics(sums.sum(axis=0)), _metrics(np.tensordot(counts, sums, 1))
     n = sums[:, 0, 0]
     options = {"num_examples": int(n.sum()), "clusters": Clusters.of(None, np.arange(len(n)), n)}
-    result = Dense(fitted, {}, {}, {}, num_pixels)
-    for name, (first, second) in values.items():
-        of_first, of_second = draws[name].T
-        result.before[name] = resampling.estimated(first, of_first, **options)
-        result.after[name] = resampling.estimated(second, of_second, **options)
-        result.difference[name] = resampling.compared(second - first, of_second - of_first, **options)
-    return result
+    rows: list[Row] = [*fit_rows([fitted], n=num_pixels)]
+    for name, (plain, scaled) in values.items():
+        of_plain, of_scaled = draws[name].T
+        for value, of_value, tags in ((plain, of_plain, _AS_GIVEN), (scaled, of_scaled, _SCALED)):
+            value, _, low, high, count = resampling.estimated(value, of_value, **options)
+            rows.append(finite(Metric(name, value, low, high, count, **tags)))
+        difference, _, *numbers = resampling.compared(scaled - plain, of_scaled - of_plain, **options)
+        rows.append(finite(Difference(f"{name}_difference", difference, *numbers, **_SCALED, against="uncalibrated")))
+    methods = [Fitted(METHODS["uncalibrated"], None, {}, fitted.num_classes), fitted]
+    refused = {} if fitted.admissible else {fitted.method.name: fitted.why_not_converged}
+    chosen = methods[fitted.admissible]
+    return Comparison(rows, methods, Choice(chosen, chosen, refused), [], suspected, {})
 
 
-def _fitted(read):
-    """The fit of some pixels of each image, then Newton's steps on all; and the number of these."""
-    few, num_pixels = [], 0
-    for image in read():
-        few.append([leaf[:: 1 + len(leaf) // _START_PIXELS] for leaf in image])
-        num_pixels += int(image.weight.sum())
-    start = fits.temperature_fit(*map(np.concatenate, zip(*few, strict=True)))
+def _some(read) -> checks.Examples:
+    """Some pixels of each image."""
+    few = [[leaf[:: 1 + len(leaf) // _START_PIXELS] for leaf in image] for image in read()]
+    examples = checks.Examples(*map(np.concatenate, zip(*few, strict=True)))
+    return checks.Examples(*(leaf[examples.weight > 0] for leaf in examples))
+
+
+def _fitted(read, some):
+    """The fit of some pixels, then Newton's steps on all; and the number of these."""
+    start = fits.temperature_fit(*some)
 
     def slopes(point):
         return sum(fits.temperature_sums(point, *image)[:2] for image in read())
@@ -121,7 +110,8 @@ def _fitted(read):
         newton = optimize.root_scalar(slopes, x0=float(point), fprime=True, xtol=_STEP, maxiter=_MOST_STEPS)
         point, converged = newton.root, newton.converged
     params = {"temperature": np.exp(np.float32(point)), "converged": np.asarray(converged)}
-    return Fitted(METHODS["temperature_scaling"], "nll", params, few[0][0].shape[1]), num_pixels
+    num_pixels = sum(int(image.weight.sum()) for image in read())
+    return Fitted(METHODS["temperature_scaling"], "nll", params, some.rows.shape[1]), num_pixels
 
 
 @partial(jax.jit, static_argnames="num_bins")
@@ -144,24 +134,27 @@ def _metrics(sums):
     return {name: total / parts[0] for name, total in zip(_NAMES, totals, strict=True)}
 
 
-def _images(logits, labels, *, class_axis, ignore_label) -> Iterator[checks.Examples]:
-    """The pixels of each image that has any that count."""
+def _images(name, logits, labels, *, class_axis, ignored) -> Iterator[checks.Examples]:
+    """The pixels of each image that has any that count; what is wrong is said with the split's name and the image."""
     shape, like = list(_opened(logits).shape), _opened(labels).shape
     classes = shape.pop(class_axis) if -len(shape) <= class_axis < len(shape) else "no"
     if tuple(shape) != like:
-        raise InputError(
-            f"logits are {shape} by {classes} classes, labels {like}: name the classes' axis, class_axis=1"
-        )
+        what = f"{name}: logits are {shape} by {classes} classes with class_axis {class_axis}, labels {like}"
+        raise InputError(f"{what}: name the classes' axis, or mend the shapes")
     some = False
     for index in range(like[0]):
         rows, truth = np.asarray(_opened(logits)[index], np.float32), np.asarray(_opened(labels)[index]).ravel()
         rows = np.moveaxis(rows, class_axis - (class_axis > 0), -1).reshape(-1, classes)
-        counted = ~np.isin(truth, () if ignore_label is None else ignore_label)
+        counted = ~np.isin(truth, ignored)
         if counted.any():
             some = True
-            yield checks.predicted_logits(rows, truth, counted)
+            try:
+                image = checks.predicted_logits(rows, truth, counted)
+            except InputError as error:
+                raise InputError(f"{name}, image {index}: {error}") from error
+            yield image
     if not some:
-        raise InputError(f"no pixel of {like} has another label than {ignore_label}: give some that count")
+        raise InputError(f"{name}: no pixel of {like} has another label than {ignored}: give some that count")
 
 
 def _opened(source: Array | str | Path) -> Array:

@@ -70,7 +70,7 @@ class Fitted(NamedTuple):
 
         group [examples] names each example's group, for methods with params of each.
         """
-        table = checks.score_rows("logits", logits, shape=(None, self.num_classes))
+        table = checks.score_rows("logits", logits, shape=(..., self.num_classes))
         return self.applied(checks.finite_logits(table), group)
 
     def applied(self, logits: Array, group: Array | None) -> LogProbs:

@@ -71,6 +71,7 @@ class Outputs(NamedTuple):
     looks_like_probs: bool = False  # given as logits, but every row is in [0, 1] and sums to 1
     classes: tuple[str, ...] | None = None  # the names of the columns
     left_out: int = 0  # rows whose label is ignored
+    is_column: bool = False  # the scores of class 1 of two
     index: Any = None  # a pandas.Index named "line", of the file, or "row"
 
     def place(self, row: int) -> str:
@@ -213,7 +214,7 @@ def _of_two_classes(outputs):
         kind = "probs" if look_like_probabilities(np.where(scores == -np.inf, 0, scores), OFF_ONE) else "logits"
     if is_column and kind == "logits":
         scores[:, 0] = 0
-    return outputs._replace(kind=kind, logits=scores)
+    return outputs._replace(kind=kind, logits=scores, is_column=is_column)
 
 
 def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.ndarray:
@@ -221,7 +222,8 @@ def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.
     names = _columns(arrays, name, role)
     if not names:
         there = ", ".join(map(repr, list(arrays)[:8])) or "none"
-        raise InputError(f"{where} has no array {name!r}, only {there}: name the {role} by --{role}-key")
+        mend = "scores by --logits-key or --probs-key" if role in _SCORES else f"{role} by --{role}-key"
+        raise InputError(f"{where} has no array {name!r}, only {there}: name the {mend}")
     values = arrays[names[0]]
     if isinstance(arrays, _Columns):
         is_text = len(names) == 1 and role in _TEXTS and values.shape[1] == 1

@@ -66,7 +66,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         InputError: whatever is wrong with a file or with --out; then nothing is written. RunError: a metric is not
             finite.
     """
-    for category in (ProbabilityWarning, DataWarning):  # the command has its own lines
+    for category in (ProbabilityWarning, DataWarning, calibration.ConvergenceWarning):  # the command has its own lines
         filterwarnings("ignore", category=category)
     is_dense = options.class_axis is not None
     (splits, also), out, flags = (read_dense if is_dense else read_inputs)(options), Path(options.out), vars(options)
@@ -91,9 +91,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         if is_dense:
             ignored, names = [*map(int, options.ignore_label)], ("class_axis", "num_bins", "num_resamples", "seed")
             files = (itemgetter("logits", "labels")(paths_of(flags[name])) for name in splits)
-            compared = calibration.dense(
-                *files, ignore_label=ignored, **{name: flags[name] for name in names}
-            ).comparison
+            compared = calibration.dense(*files, ignore_label=ignored, **{name: flags[name] for name in names})
         else:
             pairs = {
                 name: calibration.Outputs(split.logits, split.labels, split.group, split.cluster, split.weight)
@@ -105,7 +103,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
         warnings = [*compared.suspicions]
         if not is_dense:
-            warnings += input_warnings(options, splits, compared.fits, compared.choice.fitted)
+            warnings += input_warnings(options, splits, compared.fits)
+        warnings += fit_warnings(compared.fits, compared.choice.fitted)
         manifest = {
             "config": config,
             "data": {"name": options.val.rpartition("/")[2]},
@@ -223,6 +222,7 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
             "classes": outputs.logits.shape[-1],
         }
         | ({} if outputs.cluster is None else {"clusters": len(set(outputs.cluster))})
+        | ({"column": True} if outputs.is_column else {})
         for name, outputs in splits.items()
     }
     for name, arrays in also.items():
@@ -276,10 +276,8 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison, task: 
         records.write_arrays(out, f"probabilities/{name}", arrays)
 
 
-def input_warnings(
-    options: Namespace, splits: Splits, fits: Sequence[Fitted], chosen: Fitted | None = None
-) -> Iterator[str]:
-    """All warnings about the files and the fits."""
+def input_warnings(options: Namespace, splits: Splits, fits: Sequence[Fitted]) -> Iterator[str]:
+    """All warnings about the files."""
     for name, outputs in splits.items():
         if options.ignore_label:
             yield f"{outputs.left_out:,} rows of {name} have a label of --ignore-label and are left out."
@@ -294,6 +292,10 @@ def input_warnings(
     if (sizes < LEAST_EXAMPLES).any():
         small = _listed(groups[sizes < LEAST_EXAMPLES])
         yield f"Groups with fewer than {LEAST_EXAMPLES} examples are left out of the table of groups: {small}."
+
+
+def fit_warnings(fits: Sequence[Fitted], chosen: Fitted | None) -> Iterator[str]:
+    """A sentence for each fit that did not converge, but that which is used."""
     for fitted in fits:
         if not fitted.converged and fitted is not chosen:
             where = " and ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())

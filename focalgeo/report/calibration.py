@@ -472,7 +472,7 @@ def _apply_section(run, choice):
     words = say(
         "apply",
         calibrator=short(json.dumps(saved, ensure_ascii=False), 5000),
-        from_probs=any(source.get("given") == "probs" for source in run.setting("inputs").values()),
+        run=run,
         snippet=snippet,
     )
     if snippet:

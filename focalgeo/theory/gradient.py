@@ -106,8 +106,10 @@ def _log(p: Array, c: Array) -> Array:
 
 
 def _surprise_ratio(p: Array, c: Array) -> Array:
-    """The ratio u, 0 at p = 0 and 1 at p = 1."""
-    return surprise_ratio(_log(p, c) - jnp.log(c))
+    """The ratio u; 0 at p = 0 and 1 at p = 1, where its derivatives are 0."""
+    inside = (p > 0) & (c > 0)
+    log_odds = _log(jnp.where(inside, p, 0.5), c) - jnp.log(jnp.where(inside, c, 0.5))
+    return jnp.where(inside, surprise_ratio(log_odds), jnp.where(p > 0, 1, 0).astype(p.dtype))
 
 
 def power(base: Array, exponent: Array) -> Array:

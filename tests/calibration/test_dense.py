@@ -6,7 +6,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from focalgeo import calibration
-from focalgeo.types import InputError
+from focalgeo.rows import Difference, Fit, Metric, select
+from focalgeo.types import DataWarning, InputError
 
 IGNORED = 255
 
@@ -36,27 +37,35 @@ def fitted():
 def test_the_temperature_is_that_of_all_pixels_at_once(fitted):
     logits, labels, _ = flat(*drawn())
     whole = calibration.fit("temperature_scaling", logits, labels)
-    assert_allclose(fitted.fitted.params["temperature"], whole.params["temperature"], rtol=2e-5)
-    assert fitted.fitted.converged
-    assert fitted.fitted.to_json()
+    chosen = fitted.choice.fitted
+    assert_allclose(chosen.params["temperature"], whole.params["temperature"], rtol=2e-5)
+    assert chosen.converged
+    assert chosen.to_json()
+    (row,) = select(fitted.rows, Fit)
+    assert (row.value, row.n) == (pytest.approx(float(whole.params["temperature"]), rel=2e-5), len(labels))
+    images = drawn()[0].astype(np.float32)
+    flat_rows = chosen.predict_log_proba(images.reshape(-1, images.shape[-1]))
+    assert_allclose(chosen.predict_log_proba(images).reshape(flat_rows.shape), flat_rows, atol=1e-6)
 
 
 def test_metrics_are_those_of_all_pixels_and_intervals_those_of_whole_images(fitted):
     logits, labels, image = flat(*drawn(seed=1))
-    temperature = float(fitted.fitted.params["temperature"])
-    for numbers, at in ((fitted.before, 1.0), (fitted.after, temperature)):
+    temperature = float(fitted.choice.fitted.params["temperature"])
+    for method, at in (("uncalibrated", 1.0), ("temperature_scaling", temperature)):
         log_probs = calibration.temperature_scaling(logits, at)
         for name in ("accuracy", "nll", "brier", "ece"):
             metric = calibration.METRICS[name].function
             whole = calibration.bootstrap(metric, log_probs, labels, jax.random.PRNGKey(0), 2000, clusters=image)
-            assert_allclose(numbers[name].value, whole.value, atol=2e-6)
-            assert numbers[name].n == whole.n
+            (row,) = select(fitted.rows, Metric, name=name, method=method, split="test")
+            assert_allclose(row.value, whole.value, atol=2e-6)
+            assert row.n == whole.n
             width = float(whole.high - whole.low)
-            assert_allclose([numbers[name].low, numbers[name].high], [whole.low, whole.high], atol=0.12 * width)
+            assert_allclose([row.low, row.high], [whole.low, whole.high], atol=0.12 * width)
     pairs = (calibration.temperature_scaling(logits, at) for at in (temperature, 1.0))
     paired = calibration.paired_bootstrap(calibration.nll, *pairs, labels, jax.random.PRNGKey(0), 2000, clusters=image)
-    assert_allclose(fitted.difference["nll"].difference, paired.difference, atol=2e-6)
-    assert_allclose(fitted.difference["nll"].stderr, paired.stderr, rtol=0.1)
+    (row,) = select(fitted.rows, Difference, name="nll_difference")
+    assert_allclose(row.value, paired.difference, atol=2e-6)
+    assert_allclose(row.high - row.low, paired.high - paired.low, rtol=0.1)
 
 
 def test_files_and_classes_first_give_the_same_numbers(fitted, tmp_path):
@@ -68,16 +77,27 @@ def test_files_and_classes_first_give_the_same_numbers(fitted, tmp_path):
         np.save(paths[1], labels.astype(np.int64))
         splits.append(paths)
     again = calibration.dense(*splits, class_axis=1, ignore_label=IGNORED)
-    assert jax.tree.all(jax.tree.map(np.array_equal, again[1:], fitted[1:]))
+    assert again.rows == fitted.rows
 
 
-def test_a_fit_at_the_end_of_its_range_has_not_converged():
+def test_a_fit_at_the_end_of_its_range_is_not_chosen():
     labels = drawn()[1]
     right = np.where(labels == IGNORED, 0, labels)
     val = 4 * np.eye(5, dtype=np.float32)[right], right
-    with pytest.warns(calibration.ConvergenceWarning, match="did not converge|end of the range"):
-        fitted = calibration.dense(val, drawn(seed=1), ignore_label=IGNORED).fitted
-    assert (fitted.converged, fitted.params["temperature"]) == (False, pytest.approx(0.01))
+    found = calibration.dense(val, drawn(seed=1), ignore_label=IGNORED)
+    assert found.choice.fitted.method.name == "uncalibrated"
+    assert list(found.choice.refused) == ["temperature_scaling"]
+    assert (found.fits[1].converged, found.fits[1].params["temperature"]) == (False, pytest.approx(0.01))
+
+
+def test_what_speaks_against_the_outputs_is_said_and_faults_name_split_and_image():
+    logits, labels = drawn(seed=1)
+    with pytest.warns(DataWarning, match="Columns of test seem"):
+        found = calibration.dense(drawn(), (logits[..., [1, 2, 3, 4, 0]], labels), ignore_label=IGNORED)
+    assert "another order" in found.suspicions[0]
+    logits[2][tuple(np.argwhere(labels[2] != IGNORED)[0])] = np.nan
+    with pytest.raises(InputError, match=r"^test, image 2: logits of 1 examples are not finite"):
+        calibration.dense(drawn(), (logits, labels), ignore_label=IGNORED)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def test_files_and_arrays_are_named_and_others_are_not_read(tmp_path):
     assert pair.checksum.count("sha256:") == 3
     assert "has no array 'labels'" in line(f"logits={tmp_path}/z.npy")
     for role in ("logits", "labels", "group"):
-        says = f"val has no array 'x', only 'logits', 'labels': name the {role} by --{role}-key"
+        mend = "scores by --logits-key or --probs-key" if role in ("logits", "probs") else f"{role} by --{role}-key"
+        says = f"val has no array 'x', only 'logits', 'labels': name the {mend}"
         assert line(npz(tmp_path / "b.npz"), **{role: "x"}) == says
 
 
