@@ -153,8 +153,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for name in flags.criteria:
         if name not in CRITERIA:
             raise InputError.of_choice("--criteria", name, CRITERIA)
-    if flags.logits_key is not None and flags.probs_key is not None:
-        raise InputError("--logits-key and --probs-key are both given: a file is read as logits or as probs, give one")
     flags.also, flags.num_folds = tuple(flags.also), flags.folds
     return flags
 

@@ -91,17 +91,17 @@ def permutation(predicted: Array, labels: Array, classes: int) -> np.ndarray:
 
     It assigns labels to columns by the most examples. That is believed where each half of the examples gains by the
     assignment of the other: given that a column's own label is no less likely than another, of m examples with one of
-    the two at least half have its own, and the chance of so few is below 1e-4. Of its cycles those are taken that gain
-    so at 5%, and by counts over those of independent columns and labels too, which no preference for a class changes.
+    the two at least half have its own, and the chance of so few is below 1e-4; and where it gains by counts over those
+    of independent columns and labels too, which no preference for a class changes.
     """
 
     def table(part):
         return np.bincount(predicted[part] * classes + labels[part], minlength=classes**2).reshape(classes, classes)
 
-    def gain(counts, to, columns):
+    def gain(counts, to):
         """Log of Chernoff's bound on the chance that as many have the label assigned to them, and not their own."""
-        columns = columns[to[columns] != columns]
-        other, own = counts[columns, to[columns]].sum(), counts[columns, columns].sum()
+        own = np.flatnonzero(to != every)
+        other, own = counts[own, to[own]].sum(), counts[own, own].sum()
         half = max(other + own, 1) / 2
         return -(xlogy(other, other / half) + xlogy(own, own / half)) if other > own else 0.0
 
@@ -109,21 +109,12 @@ def permutation(predicted: Array, labels: Array, classes: int) -> np.ndarray:
     halves = table(even), table(~even)
     counts = sum(halves)
     to = linear_sum_assignment(-counts)[1]
-    by_other = [gain(half, linear_sum_assignment(-other)[1], every) for half, other in (halves, halves[::-1])]
-    if max(by_other) >= _LOG_CHANCE:
-        return every
+    by_other = [gain(half, linear_sum_assignment(-other)[1]) for half, other in (halves, halves[::-1])]
+    own = np.flatnonzero(to != every)
+    both = own, np.array([to[own], own])  # as assigned, and their own
     lift = (counts + 0.5) / (np.outer(counts.sum(axis=1), counts.sum(axis=0)) / len(labels) + 0.5)
-    order, left = every.copy(), set(np.flatnonzero(to != every).tolist())
-    while left:
-        cycle = [left.pop()]
-        while (following := int(to[cycle[-1]])) in left:
-            left.remove(following)
-            cycle.append(following)
-        both = np.array([cycle, cycle]), np.array([to[cycle], cycle])  # as assigned, and their own
-        gained, error = np.array([1, -1]) @ np.log(lift[both]).sum(axis=1), math.sqrt((1 / (counts[both] + 0.5)).sum())
-        if gained > 1.5 * error and gain(counts, to, np.array(cycle)) < math.log(0.05):
-            order[to[cycle]] = cycle
-    return order
+    gained, error = [1, -1] @ np.log(lift[both]).sum(axis=1), math.sqrt((1 / (counts[both] + 0.5)).sum())
+    return np.argsort(to) if max(by_other) < _LOG_CHANCE and gained > 1.5 * error else every
 
 
 def neighbours(right: Array, confidence: Array, labels: Array) -> float:

@@ -191,7 +191,7 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
     splits = {}
     for name in ("val", "test"):
         source, ask = getattr(options, name), "of outputs for every pixel give logits=z.npy,labels=y.npy"
-        paths = {} if source is None else paths_of(source)
+        paths = paths_of(source or "")
         if paths.keys() != {"logits", "labels"}:
             raise InputError(f"--{name}={source}: {ask}")
         with reading(f"--{name}={source}", ask):
@@ -199,8 +199,9 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
             logits = np.moveaxis(logits, options.class_axis, -1)
             if look_like_probabilities(logits[0].reshape(-1, logits.shape[-1]), OFF_ONE):
                 raise InputError(f"--{name}: logits of the first image look like probabilities: give their logarithms")
-        of = {"cluster": np.arange(len(logits)), "checksum": checksum(paths.values())}
-        splits[name] = Outputs("logits", logits, labels, **of)
+        splits[name] = Outputs(
+            "logits", logits, labels, cluster=np.arange(len(logits)), checksum=checksum(paths.values())
+        )
     return splits, {}
 
 
@@ -403,4 +404,4 @@ def _chi_square_p_value(table: np.ndarray) -> float:
     table = np.add.reduceat(table, [0, *range(rare, table.shape[1])], axis=1)
     expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
     statistic = ((table - expected) ** 2 / expected).sum()
-    return float(special.chdtrc(table.shape[1] - 1, statistic)) if table.shape[1] > 1 else 1.0
+    return special.chdtrc(max(table.shape[1] - 1, 1), statistic)
