@@ -615,3 +615,28 @@ def test_what_does_not_serve_outputs_for_every_pixel_is_one_line(pixels, tmp_pat
     (line,) = capsys.readouterr().err.splitlines()[-1:]
     assert line.startswith("focalgeo: ")
     assert says in line
+
+
+@pytest.mark.parametrize(("task", "method"), [("multiclass", "platt_scaling"), ("multilabel", "temperature_scaling")])
+def test_the_page_s_lines_apply_to_scores_as_they_were_given(tmp_path, monkeypatch, task, method):
+    monkeypatch.chdir(tmp_path)
+    p = {}
+    for seed, name in enumerate(("val", "test")):
+        logits, labels = draw(300, 2, seed=seed)
+        p[name] = np.asarray(jax.nn.softmax(logits))[:, 1]
+        scores, truth = {
+            "multiclass": (p[name], labels),
+            "multilabel": (p[name].reshape(100, 3), labels.reshape(100, 3)),
+        }[task]
+        np.savez(f"{name}.npz", probs=scores, labels=truth)
+    flags = [f"--task={task}", f"--methods={method}", "--prefer=plain", "--out=out", FEW]
+    assert main([*files_in(Path(".")), *flags]) == 0
+    page = html.unescape(Path("out/report.html").read_text())
+    (prepare,) = re.findall(r"set <code>(logits = .*?)</code> first", page)
+    (lines,) = re.findall(r'<pre id="snippet">(.*?)</pre>', page, re.DOTALL)
+    monkeypatch.chdir("out")
+    names = {"np": np, "p": np.load("../test.npz")["probs"]}
+    exec(f"{prepare}\n{lines}", names)
+    written = np.load("probabilities/test.npz")["probs"]
+    expected = written if task == "multilabel" else written[:, 1]
+    np.testing.assert_allclose(names["probs"][..., 1], expected, atol=1e-5)

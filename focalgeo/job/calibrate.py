@@ -215,24 +215,25 @@ def _group_sizes(outputs):
 
 def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any]:
     """The settings and inputs that the results depend on, for the manifest."""
-    inputs = {
-        name: {
+    inputs = {}
+    for name, outputs in splits.items():
+        some = {
             "checksum": outputs.checksum,  # not its path, so that a file that has moved is still the same
             "given": outputs.kind,
             "examples": len(outputs.logits),
             "classes": outputs.logits.shape[-1],
+            "clusters": 0 if outputs.cluster is None else len(set(outputs.cluster)),
+            "column": outputs.is_column,
+            "unit": outputs.unit,
         }
-        | ({} if outputs.cluster is None else {"clusters": len(set(outputs.cluster))})
-        | ({"column": True} if outputs.is_column else {})
-        for name, outputs in splits.items()
-    }
+        inputs[name] = {key: value for key, value in some.items() if value}
     for name, arrays in also.items():
         content = b"".join(array.tobytes() for array in arrays if array is not None)
         inputs[name] = {"checksum": f"sha256:{hashlib.sha256(content).hexdigest()}"}
     names = ("num_bins", "num_resamples", "criterion", "prefer", "criteria", "methods", "metrics", "task")
     evaluation = {name: getattr(options, name) for name in names}
     more = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
-    if reading := {name: value for name in READING if (value := getattr(options, name)) not in (None, [])}:
+    if reading := {name: value for name in READING if (value := getattr(options, name))}:
         more["reading"] = reading
     return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **more}
 

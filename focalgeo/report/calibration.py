@@ -477,6 +477,4 @@ def _apply_section(run, choice):
     )
     if snippet:
         words += Markup('<pre id="snippet">{}</pre>').format(snippet)
-    return Section(
-        "How to apply it", words, notes=say("with_focalgeo", dense=run.setting("reading.class_axis") is not None)
-    )
+    return Section("How to apply it", words, notes=say("with_focalgeo", run=run))
