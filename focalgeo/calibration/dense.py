@@ -16,7 +16,7 @@ from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.comparison import Choice, Comparison
 from focalgeo.calibration.methods import METHODS, Fitted
 from focalgeo.calibration.metric_rows import fit_rows
-from focalgeo.rows import Difference, Metric, Row, finite
+from focalgeo.rows import Difference, Metric, finite
 from focalgeo.types import MOST_RESAMPLES, Array, DataWarning, InputError
 
 _START_PIXELS = 2_000  # of an image, on which the fit begins
@@ -72,12 +72,14 @@ def dense(
     if _opened(test[0]).shape[class_axis] != fitted.num_classes:
         raise InputError(f"test has another number of classes than the {fitted.num_classes} of val: give one network's")
     temperatures = np.array([1, fitted.params["temperature"]], np.float32)
-    sums = np.array([_sums(*image, temperatures, num_bins=num_bins) for image in splits["test"]()], float)
+    sums = np.array(
+        [jax.device_get(_sums(*image, temperatures, num_bins=num_bins)) for image in splits["test"]()], float
+    )
     counts = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), num_resamples)
     values, draws = _metrics(sums.sum(axis=0)), _metrics(np.tensordot(counts, sums, 1))
     n = sums[:, 0, 0]
     options = {"num_examples": int(n.sum()), "clusters": Clusters.of(None, np.arange(len(n)), n)}
-    rows: list[Row] = [*fit_rows([fitted], n=num_pixels)]
+    rows = [*fit_rows([fitted], n=num_pixels)]
     for name, (plain, scaled) in values.items():
         of_plain, of_scaled = draws[name].T
         for value, of_value, tags in ((plain, of_plain, _AS_GIVEN), (scaled, of_scaled, _SCALED)):
@@ -93,7 +95,7 @@ def dense(
 
 def _some(read) -> checks.Examples:
     """Some pixels of each image."""
-    few = [[leaf[:: 1 + len(leaf) // _START_PIXELS] for leaf in image] for image in read()]
+    few = [[leaf[:: 1 + len(leaf) // _START_PIXELS].copy() for leaf in image] for image in read()]
     examples = checks.Examples(*map(np.concatenate, zip(*few, strict=True)))
     return checks.Examples(*(leaf[examples.weight > 0] for leaf in examples))
 
