@@ -27,8 +27,8 @@ Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
 
 ON_EDGE = 1e-6  # within which a value counts as on an edge: exp(log p) is off by up to 1.3e-7 in float32
-_RUN = 64
-EQUAL = 2**-21  # within which two values count as equal, for the same reason
+_RUN = 64  # numbers that one product adds up
+EQUAL = 2**-21  # within which two values count as equal: see ON_EDGE
 
 
 class Reliability(NamedTuple):

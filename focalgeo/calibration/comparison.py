@@ -61,8 +61,8 @@ def choose(
 
     The choice is the plainest within half a standard error of the least. By NLL it is among the outputs as given and
     `stacking`, where that is fitted, and without the outputs as given where the score test of T = 1 has p < 0.05; else
-    among all. With fewer than 100 examples it is the first method whose fit converged. What
-    each rule costs is measured in experiments/posthoc.
+    among all. With fewer than 100 examples it is the first method whose fit converged. What each rule costs is
+    measured in experiments/posthoc.
 
     Args:
         fits: Of `fit_methods` on all examples, "uncalibrated" among them.

@@ -147,7 +147,7 @@ def reliability_rows(
     `worth` [bins] are the independent examples that a bin is worth, where that is not their number.
     """
     n = bins.count if worth is None else worth
-    bins, (low, high) = bins, resampling.wilson_interval(np.where(n > 0, bins.accuracy, 0) * n, n)
+    low, high = resampling.wilson_interval(np.where(n > 0, bins.accuracy, 0) * n, n)
     rows = []
     for index in np.flatnonzero(bins.count):
         count, confidence, accuracy, lower, upper = (column[index] for column in bins)
