@@ -168,7 +168,7 @@ def bootstrap(examples: int, classes: int, devices: Devices) -> Program:
         once, log_probs = jnp.ones(examples), jax.nn.log_softmax(logits)
         return resampling.on_resamples(calibration.ece, calibration.ece, log_probs, labels, once, counts)
 
-    counts = _laid_out(np.zeros((1000, examples), np.float32), devices[:1])
+    counts = _laid_out(np.zeros((1000, examples), np.uint8), devices[:1])
     return Program(jax.jit(resampled), (*_examples(examples, classes, devices), counts))
 
 
