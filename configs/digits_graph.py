@@ -5,8 +5,10 @@ Graph:     all 1,797 digits are nodes; a step is of the whole graph, and its los
            (focalgeo.data.graphs). Val and test are the same graph with the labels of 359 other nodes each.
 Recipe:    Adam, learning rate 0.01, 200 steps, 16 hidden units with dropout of 0.5 (Kipf & Welling, arXiv 1609.02907,
            5.2); no weight decay, which there is on the first layer alone, and no stop by val
-Time:      TIME on 2 CPU cores
-Expected:  EXPECTED
+Time:      a minute and a half on 2 CPU cores
+Expected:  means of five seeds at gamma 0, 3, 7: test accuracy 99.3, 99.2, 98.8%; ECE as trained 1.8, 12.8, 27.7% (focal
+           loss makes it underconfident), 1.5, 1.6, 2.2% after T; trace of cross-entropy's Hessian on val 3.5, 11.6,
+           17.0 and of focal loss's own 3.5, 2.7, 1.9
 Source:    Kimura & Naganuma, arXiv 2405.00442, section 4: curvature and calibration against gamma; the kind of network
            and the data are our choice
 """

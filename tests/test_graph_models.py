@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from focalgeo import data, job, models
 from focalgeo.config import load_config, with_values
 from focalgeo.models import graph
-from focalgeo.rows import Eigenvalue, Metric, select
+from focalgeo.rows import Eigenvalue, Metric, Trace, select
+from focalgeo.training import checkpoint
 from focalgeo.types import NEIGHBOURS, InputError
 
 KEY = jax.random.PRNGKey(0)
@@ -155,7 +157,7 @@ def test_a_graph_of_no_data_set_is_refused(name):
         data.load_dataset(name)
 
 
-def test_trees_and_few_examples_make_no_graph():
+def test_few_examples_make_no_graph():
     with pytest.raises(InputError, match="more than 10 examples"):
         data.load_dataset("graph:digits", train_size=6, val_size=2, test_size=2)
 
@@ -163,19 +165,57 @@ def test_trees_and_few_examples_make_no_graph():
 # --- the job
 
 
-@pytest.fixture(scope="module")
-def quick_run(tmp_path_factory):
-    config = with_values(load_config("configs/digits_graph.py", "quick"), {"optimizer.epochs": 20})
-    folder = tmp_path_factory.mktemp("graph")
-    return config, folder, job.run(config, folder)
-
-
-def test_a_sweep_measures_each_split_on_its_own_labels(quick_run):
-    _, folder, rows = quick_run
+def test_a_sweep_measures_each_split_on_its_own_labels(tmp_path):
+    fields = {"optimizer.epochs": 20, "sweep.seed": (0,), "curvature.examples": 0, "evaluation.num_resamples": 50}
+    rows = job.run(with_values(load_config("configs/digits_graph.py", "quick"), fields), tmp_path)
     for gamma in (0.0, 3.0):
         rates = select(rows, Metric, name="accuracy", method="uncalibrated", gamma=gamma)
         assert {(row.split, row.n) for row in rates} == {("val", 359), ("test", 359)}
         assert min(row.value for row in rates) > 0.3
-    saved = np.load(folder / "members" / "gamma=0,seed=0" / "predictions" / "test.npz")
+    saved = np.load(tmp_path / "members" / "gamma=0,seed=0" / "predictions" / "test.npz")
     np.testing.assert_array_equal(saved["labels"], data.load_dataset("digits").test.y)
-    assert {(row.split, row.n) for row in select(rows, Eigenvalue)} == {("val", 359), ("train", 1079)}
+
+
+def test_posts_are_trained_on_as_the_config_says(tmp_path):
+    sizes = dict.fromkeys(("data.train_size", "data.val_size", "data.test_size"))
+    fields = {"data.name": f"graph:newsgroups:{posts(tmp_path / 'posts')}", "curvature.examples": 0, **sizes}
+    rows = job.run(with_values(load_config("configs/newsgroups_graph.py", "quick"), fields), tmp_path / "run")
+    assert {row.n for row in select(rows, Metric, name="ece", split="test", method="uncalibrated")} == {8}
+
+
+def test_curvature_is_that_of_the_dense_hessian_of_the_labelled_nodes(tmp_path):
+    sizes = {"data.train_size": 80, "data.val_size": 40, "data.test_size": 40}
+    own = {"data.name": "graph:clusters:0.5", "model.options.hidden": (3,), "sweep.seed": (), "sweep.gamma": ()}
+    config = with_values(load_config("configs/digits_graph.py"), {**own, **sizes, "loss.gamma": 2.0})
+    rows, dataset = job.run(config, tmp_path), data.load_dataset("graph:clusters:0.5", **rename(sizes))
+    params = jax.tree.map(lambda leaf: leaf[0], checkpoint.read(checkpoint.find(tmp_path / "checkpoints"))["params"])
+    x, flat = dataset.train.x[0], jax.flatten_util.ravel_pytree(params)
+    adjacency = jnp.asarray(dense(x[:, -NEIGHBOURS:].astype(int)), jnp.float32)
+
+    def log_probs(vector):
+        params = flat[1](vector)
+        h = jax.nn.relu(adjacency @ (x[:, :-NEIGHBOURS] @ params["Dense_0"]["kernel"]) + params["bias_0"][0])
+        return jax.nn.log_softmax(
+            adjacency @ h @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"].reshape(1, -1)
+        )
+
+    for split in ("train", "val"):
+        y = getattr(dataset, split).y[0]
+        nodes = np.flatnonzero(y >= 0)
+        for name, gamma in (("cross_entropy", 0.0), ("focal_loss", 2.0)):
+
+            def loss(vector, nodes=nodes, y=y, gamma=gamma):
+                of_class = log_probs(vector)[nodes, y[nodes]]
+                return -jnp.mean((1 - jnp.exp(of_class)) ** gamma * of_class)
+
+            eigenvalues = np.linalg.eigvalsh(jax.hessian(loss)(flat[0]))
+            (top,) = select(rows, Eigenvalue, split=split, loss=name)
+            (trace,) = select(rows, Trace, name="trace", split=split, loss=name)
+            assert top.n == trace.n == len(nodes)
+            assert top.value == pytest.approx(eigenvalues[-1], rel=2e-3)
+            assert trace.value == pytest.approx(eigenvalues.sum(), rel=1e-3)  # by Hutch++, exact for so few parameters
+
+
+def rename(fields):
+    """Keywords of load_dataset by the names of fields."""
+    return {name.removeprefix("data."): value for name, value in fields.items()}
