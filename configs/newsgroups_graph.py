@@ -4,8 +4,10 @@ Command:   python -m focalgeo.run --config=configs/newsgroups_graph.py --workdir
            add --config.data.name=graph:newsgroups:PATH for a folder or archive; else scikit-learn downloads it
 Graph:     TF-IDF of the 2,000 most frequent words of 5,900 posts without their headers; 4,000, 900 and 1,000 labels
 Recipe:    that of configs/digits_graph.py
-Time:      TIME on 2 CPU cores
-Expected:  EXPECTED
+Time:      20 minutes on 2 CPU cores, of which 12 are the measurement of curvature
+Expected:  means of five seeds at gamma 0, 3, 7: test accuracy 66.5, 64.7, 63.5%; ECE as trained 5.0, 12.0, 19.5% (it is
+           underconfident from the start), 5.7, 4.5, 5.1% after T; trace of cross-entropy's Hessian on val 8.4, 9.2, 9.2
+           and of focal loss's own 8.4, 9.0, 7.6
 """
 
 from ml_collections import ConfigDict

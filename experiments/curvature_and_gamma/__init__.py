@@ -4,10 +4,9 @@ digits: configs/digits_gamma.py. CIFAR-10 (JPEG, re-encoded images): configs/cif
 5,000 images without augmentation (ResNets with a stem of stride 2, MobileNet-v2 of 4, ViT with patches of 8 pixels),
 30 epochs, the ViT 40 with Adam. Graph convolutional networks: configs/digits_graph.py and configs/newsgroups_graph.py,
 each example joined to the 10 nearest, a step of the whole graph. "own": the Hessian of the trained loss, CE: cross-
-entropy's, on the first 359 (digits) or 500 examples of val and of train, of a graph on all its nodes with labels of
-the split, after training. lambda_max by Lanczos, the trace by Hutch++, its parts
-by other random vectors. The scale-free trace, the sum of theta^2 H_ii, does not change when one layer is multiplied
-and the next divided.
+entropy's, on the first 359 (digits) or 500 examples of val and of train, of a graph on all nodes whose labels belong
+to the split, after training. lambda_max by Lanczos, the trace by Hutch++, its parts by other random vectors. The
+scale-free trace, the sum of theta^2 H_ii, does not change when one layer is multiplied and the next divided.
 
 Changes are least-squares slopes over gamma, by seed; of the number itself where a trace is not above 0 in some run.
 For an inner minimum a parabola of ECE over the logarithm of the trace (the ViT: the trace itself) is fitted by seed,
