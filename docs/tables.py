@@ -79,6 +79,9 @@ def data_sets() -> str:
         (f"`{kind}{reader.argument}`", DATA[kind], ", ".join(f"`{option}`" for option in reader.options))
         for kind, reader in registry.READERS.items()
     ]
+    rows.append(
+        (f"`{registry.GRAPH}NAME`", "another of these as one graph, each example joined to the 10 nearest", "its own")
+    )
     return markdown(("`config.data.name`", "what", "options in `config.data`"), rows)
 
 

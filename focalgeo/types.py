@@ -31,6 +31,8 @@ MOST_PAIRS = 100_000  # of gamma and temperature: half a minute for 10,000 examp
 
 PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision; its log is -87.3
 
+NEIGHBOURS = 10  # of each node of a graph, whose numbers stand behind its features
+
 OFF_ONE = 1e-2  # by which probabilities of a row that were rounded may sum to something else than 1
 
 _LONGEST = 500  # characters of an error's line
@@ -119,7 +121,7 @@ class Batch(NamedTuple):
     """A batch of examples; entries where `mask` is False are padding and count for nothing."""
 
     x: PyTree  # [examples, ...]
-    y: Array  # int32 [examples], or [examples, nodes] of trees
+    y: Array  # int32 [examples], or [examples, nodes] of trees and graphs
     mask: Array  # bool, of the shape of y
 
 
@@ -127,7 +129,7 @@ class Split(NamedTuple):
     """All examples of one split, as loaded: images are uint8 [examples, height, width, channels]; see load_dataset."""
 
     x: np.ndarray
-    y: np.ndarray  # int32 [examples], or [examples, nodes] of trees with -1 for no label
+    y: np.ndarray  # int32 [examples], or [examples, nodes] of trees and graphs with -1 for no label
 
 
 class Dataset(NamedTuple):

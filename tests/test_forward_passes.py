@@ -94,7 +94,8 @@ def test_networks_of_full_size_are_their_definitions(name):
 
 
 def test_each_network_of_images_has_a_definition_of_full_size():
-    elsewhere = {"linear", "logistic", "gp_cnn", "tree_lstm", "transformer"}  # above, and in test_text_models.py
+    # above, and in test_text_models.py and test_graph_models.py
+    elsewhere = {"linear", "logistic", "gp_cnn", "tree_lstm", "transformer", "gcn"}
     assert set(FULL) | elsewhere == set(models.MODELS)
 
 

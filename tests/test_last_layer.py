@@ -20,6 +20,7 @@ SMALL = {
     "gp_cnn": (jnp.ones((2, 9), jnp.int32), {"widths": (4,), "vocabulary_size": 5}),
     "tree_lstm": (jnp.ones((2, 5, 3), jnp.int32), {"width": 4, "vocabulary_size": 5}),
     "transformer": (jnp.ones((2, 5), jnp.int32), {"width": 4, "heads": 2, "depth": 1, "vocabulary_size": 5}),
+    "gcn": (jnp.ones((2, 7, 12)), {}),
     "logistic": (IMAGES[:, 0, 0], {}),
 }
 

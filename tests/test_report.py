@@ -50,7 +50,7 @@ from focalgeo.report import (
 from focalgeo.report.__main__ import main
 from focalgeo.report.calibration import metric_table
 from focalgeo.report.figures import differences
-from focalgeo.rows import AttributionPart, Diagnostic, Metric, ReliabilityBin, Scalar, encode, select, tagged
+from focalgeo.rows import AttributionPart, Diagnostic, Metric, ReliabilityBin, Scalar, Trace, encode, select, tagged
 from focalgeo.types import InputError
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
@@ -65,7 +65,7 @@ SWEPT = [
 PAGES = {
     "run": (run_rows(), MANIFEST),
     "sweep": (
-        [*SWEPT, Scalar("stopped", 7.0, gamma=2.0, seed=1)],
+        [*SWEPT, Scalar("stopped", 7.0, gamma=2.0, trace_penalty=0.0, seed=1)],
         sweep_manifest(gamma=[2.0, 0.0, 1.0], trace_penalty=[0.0, 0.01]),
     ),
     "calibration": (
@@ -565,8 +565,77 @@ def test_a_network_that_stays_at_chance_is_named(tmp_path, figures):
     members = [*guessing(tagged(member_rows(0.0, 0), seed=0), 0.09), *tagged(member_rows(0.0, 1), seed=1)]
     page = write_report(write_workdir(tmp_path / "sweep", members, sweep_manifest() | classes)).read_text()
     named = re.search(r"Members that stay at chance, [^:]*: ([^<]*)\.", page)[1]
-    assert "seed 0" in named
+    assert "seed 0, accuracy 12.00% [9.00, 14.00]" in named.replace("\xa0", " ")
     assert "seed 1" not in named
+
+
+def signs(rows, gammas=(0.0, 2.0, 5.0)):
+    """The visible text of the signs of failure of a sweep's rows."""
+    run = Run(rows, sweep_manifest(gamma=list(gammas)))
+    of_sweep = sweep.sweep_of(run)
+    return re.sub(r"<[^>]*>", " ", sweep.signs_of_failure(run, of_sweep, sweep.quantities(run, of_sweep)).unescape())
+
+
+def moved(ece, trace, spread=(0.001, 1.0)):
+    """Rows of three seeds: ECE and trace of gamma 0 and what two more gammas add, with so much spread over seeds."""
+    rows = []
+    for gamma, by_ece, by_trace in zip((0.0, 2.0, 5.0), (0.0, *ece), (0.0, *trace), strict=True):
+        for seed in (0, 1, 2):
+            own = (seed - 1) * bool(gamma)
+            metrics = {"ece": 0.1 + by_ece + own * spread[0], "accuracy": 0.9}
+            found = [Metric(name, value, split="test", method="uncalibrated") for name, value in metrics.items()]
+            value = 400.0 + by_trace + own * spread[1]
+            for name, loss in (("trace", "cross_entropy"), ("scale_free_trace", "cross_entropy")):
+                fields = {"stderr": 1.0, "n": 9, "probes": 9, "split": "val", "loss": loss, "estimator": "hutch++"}
+                found.append(Trace(name, value, value - 2, value + 2, **fields))
+            rows += tagged(found, gamma=gamma, seed=seed)
+    return rows
+
+
+def test_ece_and_curvature_that_part_are_named_with_their_paired_intervals():
+    text = signs(moved(ece=(0.02, 0.05), trace=(-20.0, -60.0))).replace("\xa0", " ")
+    # Student's t of 3 seeds: 4.303 / sqrt(3) times the spread
+    assert (
+        "ECE rises where the Hessian is flatter: γ = 5 less γ = 0, ECE +5.00 percentage points [4.75, 5.25]; " in text
+    )
+    assert "Trace, cross-entropy, val −60.0 [−62.5, −57.5]. 2 of 2 values show it" in text
+    assert "falls" not in text
+    assert "free" not in text  # the scale-free trace is no sign
+
+
+@pytest.mark.parametrize(
+    ("ece", "trace", "spread", "says"),
+    [
+        ((-0.02, -0.05), (20.0, 60.0), (0.001, 1.0), "ECE falls where the Hessian is sharper: γ = 5"),
+        ((0.02, -0.05), (-20.0, -60.0), (0.001, 1.0), "flatter: γ = 2 less γ = 0, ECE +2.00"),  # at 5 both fall
+        ((0.02, 0.05), (20.0, 60.0), (0.001, 1.0), ""),  # both rise
+        ((0.02, 0.05), (-20.0, -60.0), (0.03, 1.0), ""),  # ECE's interval holds 0
+        ((0.02, 0.05), (-20.0, -60.0), (0.001, 30.0), ""),  # the trace's does
+    ],
+)
+def test_what_intervals_do_not_tell_is_no_sign(ece, trace, spread, says):
+    text = signs(moved(ece, trace, spread))
+    assert says in text
+    assert bool(says) == bool(text)
+
+
+def test_one_seed_shows_no_parting():
+    assert signs([row for row in moved((0.02, 0.05), (-20.0, -60.0)) if row.seed == 0]) == ""
+
+
+@pytest.mark.parametrize(("stopped", "told"), [(5, True), (4, True), (3, False), (1, False)])
+def test_members_that_stopped_are_counted_by_value(stopped, told):
+    rows = []
+    for gamma in (0.0, 7.0):
+        for seed in range(5):
+            ended = Metric("accuracy", 0.9, split="test", method="uncalibrated")
+            frozen = Scalar("stopped", 30.0, step=30, epoch=1.5)
+            rows += tagged([frozen if gamma and seed < stopped else ended], gamma=gamma, seed=seed)
+    text = signs(rows, gammas=(0.0, 7.0)).replace("\xa0", " ")
+    assert "gamma 7.0, seed 0 at step 30.0" in text
+    low, high = {5: (57, 100), 4: (38, 96), 3: (23, 88), 1: (4, 62)}[stopped]  # Wilson's
+    assert f"γ = 0: 0 of 5 [0, 43]%, γ = 7: {stopped} of 5 [{low}, {high}]%." in text
+    assert ("The first and the last value differ" in text) == told
 
 
 def test_wall_times_of_all_shards_are_summed(tmp_path, figures):

@@ -2,10 +2,11 @@
 
 digits: configs/digits_gamma.py. CIFAR-10 (JPEG, re-encoded images): configs/cifar10_curvature.py, reduced networks on
 5,000 images without augmentation (ResNets with a stem of stride 2, MobileNet-v2 of 4, ViT with patches of 8 pixels),
-30 epochs, the ViT 40 with Adam. "own": the Hessian of the trained loss, CE: cross-entropy's, on the first 359
-(digits) or 500 examples of val and of train, after training. lambda_max by Lanczos, the trace by Hutch++, its parts
-by other random vectors. The scale-free trace, the sum of theta^2 H_ii, does not change when one layer is multiplied
-and the next divided.
+30 epochs, the ViT 40 with Adam. Graph convolutional networks: configs/digits_graph.py and configs/newsgroups_graph.py,
+each example joined to the 10 nearest, a step of the whole graph. "own": the Hessian of the trained loss, CE: cross-
+entropy's, on the first 359 (digits) or 500 examples of val and of train, of a graph on all nodes whose labels belong
+to the split, after training. lambda_max by Lanczos, the trace by Hutch++, its parts by other random vectors. The
+scale-free trace, the sum of theta^2 H_ii, does not change when one layer is multiplied and the next divided.
 
 Changes are least-squares slopes over gamma, by seed; of the number itself where a trace is not above 0 in some run.
 For an inner minimum a parabola of ECE over the logarithm of the trace (the ViT: the trace itself) is fitted by seed,
@@ -23,9 +24,10 @@ import pandas as pd
 from experiments import figures, jobs, numbers
 from experiments.curvature_and_gamma.minima import Minimum, inner_minimum, shared_minimum
 from experiments.numbers import OUTPUTS, Claim, Number, has_log, rows_where, shown, slope
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Flags, Job, Parts, Question, absolute
 
 DIGITS = "digits"
+GRAPHS = {"gcn_digits": "configs/digits_graph.py", "gcn_newsgroups": "configs/newsgroups_graph.py"}
 NETWORKS = {  # name -> title, seconds of a core for one run
     DIGITS: ("two layers, digits", 3),
     "resnet18": ("small ResNet", 190),
@@ -33,7 +35,10 @@ NETWORKS = {  # name -> title, seconds of a core for one run
     "mobilenet_v2": ("MobileNet-v2", 230),
     "vit": ("ViT", 350),
     "vgg19": ("VGG", 220),
+    "gcn_digits": ("graph network, digits", 4),
+    "gcn_newsgroups": ("graph network, posts", 40),
 }
+IMAGES = tuple(network for network in NETWORKS if network not in (DIGITS, *GRAPHS))
 SURFACES = {  # number -> words
     "lambda_max own val": "λ_max of the trained loss's Hessian on val falls with γ",
     "lambda_max CE val": "λ_max of cross-entropy's Hessian on val falls with γ",
@@ -76,16 +81,18 @@ PARTS = {
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """Sweeps over the configs' gammas: digits in one job, of the others all networks of a seed before the next."""
+    """Sweeps over the configs' gammas: digits, graphs in a job each, else all networks of a seed before the next."""
     tags = {"gamma": "gamma", "seed": "seed"}
     seeds, seconds = range(flags.seeds or 20), 7 * NETWORKS[DIGITS][1]
     how = {"tags": tags, "parts": True}
     yield jobs.sweep({"network": DIGITS}, seeds, "configs/digits_gamma.py", {}, seconds=seconds, **how)
-    for seed in range(flags.seeds or 3):
-        for network, (_, seconds) in list(NETWORKS.items())[1:]:
-            config = f"configs/cifar10_curvature.py:{network}{',paper' if flags.scale == 'paper' else ''}"
-            fields = {"data.name": flags.data} if flags.data else {}
-            yield jobs.sweep({"network": network}, (seed,), config, fields, seconds=5 * seconds, **how)
+    for network, config in GRAPHS.items():
+        fields, seconds = {"data.name": f"graph:{flags.posts}"} if "newsgroups" in network else {}, NETWORKS[network][1]
+        yield jobs.sweep({"network": network}, range(flags.seeds or 5), config, fields, seconds=7 * seconds, **how)
+    for seed, network in product(range(flags.seeds or 3), IMAGES):
+        config = f"configs/cifar10_curvature.py:{network}{',paper' if flags.scale == 'paper' else ''}"
+        fields, seconds = {"data.name": flags.data} if flags.data else {}, NETWORKS[network][1]
+        yield jobs.sweep({"network": network}, (seed,), config, fields, seconds=5 * seconds, **how)
 
 
 # ---- statistics
@@ -101,7 +108,7 @@ def by_network(runs) -> dict[str, pd.DataFrame]:
 
 def images(runs) -> dict[str, pd.DataFrame]:
     """Those of the networks on CIFAR-10."""
-    return {network: of_network for network, of_network in by_network(runs).items() if network != DIGITS}
+    return {network: of_network for network, of_network in by_network(runs).items() if network in IMAGES}
 
 
 def along(runs, name: str) -> numbers.Interval:
@@ -264,10 +271,11 @@ def curvature(runs):
 def trace_and_ece(runs):
     """ECE against the trace of both Hessians: each run faint, the means of a network joined in the order of gamma.
 
-    A row of panels for CIFAR-10 and one for digits, where there are runs of both.
+    A row of panels for CIFAR-10, one for digits and one for graphs, of those that have runs.
     """
     networks = by_network(runs)
-    rows = [group for group in (images(runs), {at: networks[at] for at in networks if at == DIGITS}) if group]
+    kinds = (IMAGES, (DIGITS,), GRAPHS)
+    rows = [group for kind in kinds if (group := {at: networks[at] for at in kind if at in networks})]
     figure, axes = figures.panels(len(rows), 2, 9.4, 3.9 * len(rows) + 0.5, sharey="row")
     for line, group in zip(axes, rows, strict=True):
         for axis, (of, words) in zip(line, SURFACE.items(), strict=True):
@@ -300,4 +308,5 @@ QUESTION = Question(
     answers=("K Fig. 2", "K Fig. 3", "K 5, architectures"),
     seeds=None,
     least=1,
+    flags={"--posts": {"type": absolute, "default": "newsgroups", "help": "newsgroups:PATH (default downloads them)"}},
 )

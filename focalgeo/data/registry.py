@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from focalgeo.data import arrays, builtin, images, texts, treebank
+from focalgeo.data import arrays, builtin, graphs, images, texts, treebank
 from focalgeo.data.splits import Options, RawDataset, Sizes, check_labels, divide
 from focalgeo.types import Dataset, InputError
 
@@ -28,6 +28,7 @@ READERS = {
     "table": Reader(arrays.read_columns, ":FILE", ("label",)),
     "clusters": Reader(builtin.make_clusters, ":DEVIATION", ()),
 }
+GRAPH = "graph:"  # in front of a name: that data set as one graph
 
 
 def load_dataset(
@@ -55,7 +56,8 @@ def load_dataset(
             "sst:<path>", the Stanford Sentiment Treebank's trees, the binary task;
             "arrays:<path>", arrays of one's own in an .npz file, see focalgeo.data.arrays;
             "table:<path>", a table with a column of classes, as .csv, .tsv, .parquet, .feather or .jsonl, .gz or not;
-            "clusters:<deviation>", points about (+-1, +-1) in two classes, a tenth of the labels flipped.
+            "clusters:<deviation>", points about (+-1, +-1) in two classes, a tenth of the labels flipped;
+            "graph:<name>", the graph of the examples of another of them, see focalgeo.data.graphs.
             A path is a directory or a tar or zip archive; archives are unpacked and images decoded once, then kept in
             the cache, see focalgeo.data.sources.
         split_seed: of the papers' rule, focalgeo.data.split_indices, for whatever is split off or chosen.
@@ -82,11 +84,12 @@ def load_dataset(
         InputError: one line for an unknown name, an option that does not apply, missing, empty, corrupt or one-class
             data, labels out of range, or more examples than there are.
     """
+    is_graph, name = name.startswith(GRAPH), name.removeprefix(GRAPH)
     kind, colon, argument = name.partition(":")
     reader = READERS.get(kind)
     if reader is None or reader.argument[:1] == ":" != colon or (colon and not reader.argument):
-        forms = (f"{kind}{reader.argument}" for kind, reader in READERS.items())
-        raise InputError.of_choice("config.data.name", name, forms)
+        forms = [f"{kind}{reader.argument}" for kind, reader in READERS.items()]
+        raise InputError.of_choice("config.data.name", name, [*forms, f"{GRAPH}NAME"])
     sizes = Sizes(train_size, val_size, test_size)
     options = Options(sizes, split_seed, image_size, max_words, max_length, label)
     for option in Options._fields[2:]:
@@ -97,5 +100,7 @@ def load_dataset(
     check_labels(raw, name=name)
     data = divide(raw, sizes, name=name, seed=split_seed)
     if raw.features:
-        return arrays.standardised(data, raw.features)
-    return texts.encode_dataset(data, max_words=max_words or raw.max_words) if data.vocabulary else data
+        data = arrays.standardised(data, raw.features)
+    elif data.vocabulary:
+        data = texts.encode_dataset(data, max_words=max_words or raw.max_words)
+    return graphs.joined(data) if is_graph else data

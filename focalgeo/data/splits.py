@@ -126,7 +126,7 @@ def gaps(dataset: Dataset) -> Iterator[str]:
     trained = {row.tobytes() for row in dataset.train.x}
     for part in ("val", "test"):
         x = getattr(dataset, part).x
-        common = sum(row.tobytes() in trained for row in x)
+        common = 0 if x is dataset.train.x else sum(row.tobytes() in trained for row in x)  # else parts of one graph
         if common > LEAST_COMMON * len(x):
             yield f"train holds {common:,} of the {len(x):,} examples of {part} too: results there are too good"
 

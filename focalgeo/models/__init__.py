@@ -11,7 +11,7 @@ import msgspec
 from flax.errors import FlaxError
 
 from focalgeo import checks
-from focalgeo.models import cnn, mlp, text, transformer
+from focalgeo.models import cnn, graph, mlp, text, transformer
 from focalgeo.models.resnet import Bottleneck, ResNet
 from focalgeo.types import InputError, Model, shown
 
@@ -34,6 +34,7 @@ MODELS = {
     "gp_cnn": text.GPCNN,
     "tree_lstm": text.TreeLSTM,
     "transformer": transformer.Transformer,
+    "gcn": graph.GCN,
     "logistic": mlp.Logistic,
 }
 # what a job gives a network by other fields or by its data; the rest of a constructor's plain values are its options:

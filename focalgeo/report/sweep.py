@@ -321,6 +321,61 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
     return Table("Chosen by", heads, lines), sentence
 
 
+def signs_of_failure(run: Run, sweep: Sweep, lines: Sequence[Quantity]) -> Markup:
+    """Return a paragraph for each: ECE and curvature that part, members that stay at chance, members that stopped."""
+    chance = [(member_text(row), row) for row in run.at_chance()]
+    stopped = [f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")]
+    numbers = _shares_stopped(sweep) if stopped else ({}, 1.0)
+    signs = [*_partings(run, sweep, lines), say("chance", members=chance), say("stopped", members=stopped, of=numbers)]
+    return Markup().join(signs)
+
+
+def _partings(run, sweep, lines):
+    """Yield a sentence where ECE rises though the Hessian is flatter, or falls though it is sharper.
+
+    By differences to the first value, paired over seeds, whose intervals leave out 0; of the values that show it the
+    farthest is named.
+    """
+    split, ece = splits_of(select(run.rows, Trace))[:1], "ECE"
+    files = [f"sweep_{name}_{where}" for name in ("lambda_max", "trace") for where in split]
+    measures = {ece: run.metrics["ece"].scale * sweep.metric("ece")}
+    measures |= {line.title: line.numbers for line in lines if line.figure and line.figure[1] in files}
+    for (number, line), rises in itertools.product(enumerate(sweep.lines), (True, False)):
+        signs = {}
+        for place, head in enumerate(sweep.heads[1:], start=1):
+            less = {title: mean(numbers[number, place] - numbers[number, 0]) for title, numbers in measures.items()}
+            up, down = ([title for title in less if test(less[title])] for test in (_is_above, _is_below))
+            same, against = (up, down) if rises else (down, up)
+            if ece in same and against:
+                signs[head] = {title: _cell(less[title], 3, is_difference=True) for title in (ece, *against)}
+        if signs:
+            yield say("parting", line=line, rises=rises, signs=signs, sweep=sweep)
+
+
+def _is_above(estimate):
+    return estimate.low > 0
+
+
+def _is_below(estimate):
+    return estimate.high < 0
+
+
+def _shares_stopped(sweep):
+    """Return head -> members stopped, members, Wilson's interval in %; and Fisher's p of the first and last value."""
+    from scipy.stats import binomtest, fisher_exact  # slow to import, and most sweeps need none of it
+
+    shares, accuracy = {}, {"name": "accuracy", "split": "test", "method": UNCALIBRATED}
+    for head, value in zip(sweep.heads, sweep.values, strict=True):
+        rows = [row for line in sweep.lines for row in sweep.rows.get((line, value), ())]
+        stopped = {member_text(row) for row in select(rows, Scalar, name="stopped")}
+        members = stopped | {member_text(row) for row in select(rows, Metric, **accuracy)}
+        if members:
+            share = binomtest(len(stopped), len(members)).proportion_ci(method="wilson")
+            shares[head] = len(stopped), len(members), style.interval(100 * share.low, 100 * share.high, 0)
+    ends = [(stopped, total - stopped) for stopped, total, _ in shares.values()]
+    return shares, fisher_exact([ends[0], ends[-1]]).pvalue if len(ends) > 1 else 1.0
+
+
 def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     """Write the page of a sweep: curves along its axis with intervals over seeds, and tables of them."""
     sweep = sweep_of(run)
@@ -339,6 +394,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     ]
     courses.append(Panel("sweep_weight_norm", figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
     parts = [
+        Section("Signs of failure", signs_of_failure(run, sweep, lines)),
         Section(
             "Calibration",
             figures=_panels(sweep, lines, "Calibration"),
@@ -373,8 +429,6 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
             members=len({member_text(row) for row in select(run.rows, Metric, method=UNCALIBRATED)}),
             axis=AXES[sweep.axis][0],
             sweep=sweep,
-            stopped=[f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")],
-            chance=[member_text(row) for row in run.at_chance()],
         ),
     )
 

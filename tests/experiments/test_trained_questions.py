@@ -21,7 +21,7 @@ from experiments import (
 from experiments.bounds import measured
 from experiments.curvature_and_gamma import minima
 from experiments.learned_gamma import training
-from experiments.numbers import NOT, SHOWS
+from experiments.numbers import NOT, SHOWS, UNTOLD
 from focalgeo import job
 from focalgeo.config import load_config, with_values
 
@@ -145,6 +145,19 @@ def test_an_inner_minimum_is_found_where_there_is_one(sign, verdict):
         assert (found.inside == found.groups) == (sign > 0)
     if sign > 0:
         assert together.vertex.mean == pytest.approx(0.4, abs=0.02)
+
+
+def test_a_rise_that_grows_steeper_has_no_inner_minimum():
+    rng, runs = np.random.default_rng(1), []
+    for seed in range(8):
+        for gamma in range(6):
+            u = gamma / 5  # the parabola's vertex lies inside, its rise from the first to the second all the same
+            ece = max(u - 0.1, 0) ** 2 + 0.03 * u + 0.0002 * rng.normal()
+            runs.append({"seed": seed, "gamma": gamma, "trace": np.exp(u), "ece": ece})
+    found = minima.inner_minimum(pd.DataFrame(runs), "trace")
+    assert found.inside == 0
+    assert found.vertex.low > 0
+    assert found.verdict == UNTOLD
 
 
 def test_orders_by_chance_are_as_rare_as_they_are():
