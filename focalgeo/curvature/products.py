@@ -75,7 +75,8 @@ def _forward():
 def linearized_hvp(loss, params: PyTree, *, form: str = FORMS[0]):
     """The function v -> H v with the gradient linearised once, for many products at one point.
 
-    It keeps the gradient's intermediate values in memory for as long as it lives, and recomputes none of them.
+    It keeps the gradient's intermediate values in memory for as long as it lives, and recomputes none of them. The loss
+    is traced as by jax.jit: it may not branch on values in Python.
 
     Args:
         loss: params -> one floating-point number.
@@ -83,7 +84,7 @@ def linearized_hvp(loss, params: PyTree, *, form: str = FORMS[0]):
         form: As for `hvp`.
 
     Returns:
-        matvec: tree -> tree, to be jitted by the caller or not.
+        matvec: tree -> tree, of one program; jitting it again gains nothing.
 
     Raises:
         InputError: as for `hvp`; a vector that is not like `params` is refused by JAX itself.
@@ -91,7 +92,7 @@ def linearized_hvp(loss, params: PyTree, *, form: str = FORMS[0]):
     Accuracy: equal to `hvp` up to rounding; tests/curvature/test_products.py.
     """
     checks.check_params("params", params)
-    gradient = jax.grad(checks.scalar(loss))
+    gradient = jax.jit(jax.grad(checks.scalar(loss)))  # else each operation would be a program
     if _is_reverse(form):
         pullback = jax.vjp(gradient, params)[1]
         return lambda vector: pullback(vector)[0]
