@@ -186,6 +186,36 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree)
     return ggn_vp(lambda point: checks.score_rows("logits", logits(point)), loss, params, vector)
 
 
+def empirical_fisher_vp(losses: Callable[[PyTree], Array], params: PyTree, vector: PyTree) -> PyTree:
+    """Product with the "empirical Fisher", the mean over examples of g g', g the gradient of an example's own loss.
+
+    The labels are the data's. It is a scatter of gradients, not a curvature: it nears the Fisher matrix only where the
+    model's probabilities are the labels' own.
+
+    Args:
+        losses: params -> [examples], the loss of each.
+        params: tree of floating-point arrays.
+        vector: tree of the same structure and shapes.
+
+    Returns:
+        The product, a tree like `params`.
+
+    Raises:
+        InputError: the losses are no array [examples] of floating-point numbers; else as for `hvp`.
+
+    Accuracy: float rounding; against dense float64 in tests/curvature/test_products.py.
+
+    Source: Kunstner, Balles and Hennig, Limitations of the empirical Fisher approximation (2019).
+    """
+
+    def checked(point):
+        values = losses(point)
+        checks.check_array("losses", values, shape=(None,), dtype=float)
+        return values
+
+    return ggn_vp(checked, lambda values: jnp.mean(values**2) / 2, params, vector)  # whose Hessian is 1/n
+
+
 def restrict(
     function: Callable[[PyTree], PyTree], params: PyTree, *patterns: str
 ) -> tuple[Callable[[dict[str, Array]], PyTree], dict[str, Array]]:
