@@ -407,4 +407,5 @@ def check_finite_tree(name: str, tree: PyTree) -> None:
 @jax.jit
 def all_finite(tree: PyTree) -> Array:
     """Whether every number in a tree of at least one array is finite, by one program that is compiled fast."""
-    return jnp.isfinite(sum(jnp.sum(0 * leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(tree)))
+    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.isfinite(sum(jnp.sum(0 * leaf, dtype=jnp.float32) for leaf in floats))

@@ -182,7 +182,7 @@ def test_networks_in_pytorch_are_ours_at_the_same_weights(name):
     of = eigenvalues.problem(name)
     theirs = pytorch.at(of.params, of.x, of.y)
     assert theirs.loss(theirs.model(theirs.data[0]), theirs.data[1]).item() == pytest.approx(
-        float(of.loss(of.params)), rel=1e-5
+        float(of.loss(of.params, of.x)), rel=1e-5
     )
 
 
