@@ -399,12 +399,13 @@ def check_finite_tree(name: str, tree: PyTree) -> None:
     if is_traced(tree) or all_finite(tree):
         return
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if not all_finite(leaf):
+        if not np.isfinite(leaf).all():
             where = f"{name}{jax.tree_util.keystr(path)}"
             raise RunError(f"{where} is not finite; look at the loss, the data and the parameters there")
 
 
 @jax.jit
 def all_finite(tree: PyTree) -> Array:
-    """Whether every number in a tree of at least one array is finite, by one program."""
-    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]).all()
+    """Whether every number in a tree of at least one array is finite, by one program that is compiled fast."""
+    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.isfinite(sum(jnp.sum(0 * leaf, dtype=jnp.float32) for leaf in floats))

@@ -6,6 +6,7 @@ with no word said. Elementwise operations and sums are float32 everywhere. On a 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,11 @@ from focalgeo.types import Array, PyTree
 # A decorator: products and convolutions that name no precision are in float32, in what is traced or run while the
 # function runs, its derivatives taken there included; a function that is returned is not covered.
 at_highest = jax.default_matmul_precision("highest")
+
+
+def library_of(values: Array) -> Any:
+    """Where the functions on such an array are: jax.numpy of one of JAX, traced or not, else NumPy."""
+    return jnp if isinstance(values, jax.Array) else np
 
 
 def matmul(left: Array, right: Array) -> Array:
@@ -59,7 +65,7 @@ def power_of_two(values: Array) -> Array:
 
     Divided by it, numbers keep all their digits, and their squares neither overflow nor vanish.
     """
-    library = jnp if isinstance(values, jax.Array) else np
+    library = library_of(values)
     largest = library.max(library.abs(values), initial=0)
     limits = jnp.finfo(largest.dtype)
     exponent = library.clip(library.frexp(largest)[1] - 1, int(limits.minexp), int(limits.maxexp) - 1)

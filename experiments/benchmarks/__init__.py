@@ -29,7 +29,7 @@ import jax
 import numpy as np
 
 from experiments import jobs, programs, timing
-from experiments.benchmarks import commands, fits, pytorch
+from experiments.benchmarks import commands, eigenvalues, fits, pytorch
 from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
 from experiments.question import Flags, Job, Parts, Question, at_least
 from focalgeo import calibration, curvature, losses, models, trees
@@ -236,21 +236,30 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
             print(f"not installed, left out: {', '.join(lacking)} (pip install -e '.[peers]')", file=sys.stderr)
         for of in fits.cases():
             yield Job(of, (), lambda out, of=of: fits.measured(of, flags.rounds), part="fits")
+    if "eigenvalues" in flags.parts:
+        for of in eigenvalues.cases():
+            yield Job(of, (), lambda out, of=of: eigenvalues.measured(of, flags.rounds), part="eigenvalues")
     if "command" in flags.parts:
         for of in commands.cases():
             yield Job(of, (), lambda out, of=of: commands.measured(of, out), part="command")
 
 
-PARTS = ["grid_search", "curvature", "sweep", "training", "fits", "command"]
+PARTS = ["grid_search", "curvature", "eigenvalues", "sweep", "training", "fits", "command"]
 QUESTION = Question(
     "benchmarks",
     "How fast are the search, curvature, sweeps and training, beside loops and other libraries?",
     claims,
-    tables={"search": search_table, "products": products_table, "sweep": sweep_table, "training": training_table}
+    tables={
+        "search": search_table,
+        "products": products_table,
+        "eigenvalues": eigenvalues.eigenvalues_table,
+        "sweep": sweep_table,
+        "training": training_table,
+    }
     | {"fits": fits.fits_table, "beside": fits.beside_table, "sizes": commands.sizes_table},
     figures={"sizes": commands.sizes_figure},
     jobs=plan,
-    keys={name: () for name in ("examples", "classes", "method", "peer")},
+    keys={name: () for name in ("examples", "classes", "method", "peer", "network", "way")},
     cost="minutes each on 2 cores",
     seeds=None,
     flags={

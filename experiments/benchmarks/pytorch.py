@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,9 +77,13 @@ SEARCHES = {"lean loop": lean_loop, "papers' way": papers_way} if torch else {}
 
 
 def network(name: str, params: PyTree) -> Any:
-    """The network of that name in SHAPES, else an MLP of the widths of these parameters."""
+    """The network of that name in SHAPES, else a CNN or an MLP of the widths of these parameters."""
     if name in SHAPES:
         return _resnet(*SHAPES[name])
+    if "Conv_0" in params:
+        kernels = [params[name]["kernel"].shape for name in sorted(params) if name.startswith("Conv_")]
+        layers = [layer for shape in kernels for layer in (*_conv_norm(*shape[2:], 3, 2), nn.ReLU())]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(kernels[-1][-1], 10))
     sizes = [params[f"Dense_{index}"]["kernel"].shape for index in range(len(params))]
     layers = [layer for size in sizes for layer in (nn.Linear(*size), nn.ReLU())]
     return nn.Sequential(nn.Flatten(), *layers[:-1])
@@ -148,6 +152,32 @@ def curvature_calls(name: str, params: PyTree, x: Array, y: Array) -> dict[str, 
         calls["PyHessian"]()
         calls["curvlinops"]()
     return calls
+
+
+class Measured(NamedTuple):
+    """A network in evaluation mode, its loss of (outputs, labels), and the examples."""
+
+    model: Any
+    loss: Any
+    data: tuple[Any, Any]
+
+
+def at(params: PyTree, x: Array, y: Array) -> Measured:
+    """The MLP or CNN at these weights, which are ours: kernels [..., inputs, outputs], statistics of 0 and 1."""
+    model = network("", params).eval()
+    layers = [params.get("Classifier_0", params)] + [params] * ("Classifier_0" in params)
+    kinds = {nn.Linear: "Dense", nn.Conv2d: "Conv", nn.BatchNorm2d: "BatchNorm"}
+    seen = dict.fromkeys(kinds, 0)
+    for module in model.modules():
+        if (kind := type(module)) in kinds:
+            name = f"{kinds[kind]}_{seen[kind]}"
+            ours = next(layer[name] for layer in layers if name in layer)
+            for leaf in ours:
+                value = torch.from_numpy(np.array(ours[leaf]))
+                last = value.movedim((-1, -2), (0, 1)) if leaf == "kernel" else value
+                getattr(module, "bias" if leaf == "bias" else "weight").data.copy_(last)
+            seen[kind] += 1
+    return Measured(model, nn.CrossEntropyLoss(), _examples(x, y))
 
 
 def training_steps(name: str, params: PyTree, x: Array, y: Array, config: Any) -> dict[str, Callable[[int], None]]:

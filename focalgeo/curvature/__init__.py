@@ -17,6 +17,7 @@ from focalgeo.curvature.penalty import outputs_and_trace, value_and_trace
 from focalgeo.curvature.products import (
     check_deterministic,
     dense_hessian,
+    empirical_fisher_vp,
     fisher_vp,
     ggn_vp,
     hvp,

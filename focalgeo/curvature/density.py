@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from focalgeo import checks
+from focalgeo import checks, trees
 from focalgeo.curvature import lanczos
-from focalgeo.curvature.matvec import MOST_PRODUCTS, flat_matvec, iterate, overwriting, stacked
+from focalgeo.curvature.matvec import MOST_PRODUCTS, flat_matvec, iterate, stacked
 from focalgeo.curvature.quadratic_forms import sample_mean, sign_probe
 from focalgeo.types import Array, Estimate, InputError, PyTree
 
@@ -70,7 +70,7 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
 
     def quadrature(index):
         krylov = _start(sign_probe(key, index, None, layout=layout), steps=steps)
-        krylov = iterate(_goes_on, lambda krylov: _expanded(krylov, product(lanczos.next_row(krylov))), krylov)
+        krylov = iterate(_goes_on, lambda krylov: lanczos.grown(krylov, product), krylov)
         lanczos.check_symmetric(krylov)
         return _quadrature(krylov)
 
@@ -84,26 +84,21 @@ def _start(probe: Array, *, steps: int) -> lanczos.Krylov:
     return lanczos.krylov_start((probe / jnp.linalg.norm(probe))[None], steps=steps)
 
 
-_expanded = overwriting(lanczos.expanded)
-
-
-@jax.jit
 def _goes_on(krylov: lanczos.Krylov) -> Array:
     return ~krylov.closed & (krylov.step < krylov.coupling.shape[0])
 
 
-@jax.jit
 def _quadrature(krylov: lanczos.Krylov) -> tuple[Array, Array, Array]:
     """Nodes and weights [steps], the eigenvalues of H in the basis and the squared first entries of the eigenvectors.
 
     And the number of products.
     """
-    values, vectors = lanczos.ritz(krylov)
+    (values, vectors), library = lanczos.ritz(krylov), trees.library_of(krylov.coupling)
     values = values * krylov.unit
     missing = len(values) - krylov.step
-    is_node = jnp.arange(len(values), dtype=jnp.int32) >= missing
-    weights = jnp.where(is_node, vectors[0] ** 2, 0)
-    return jnp.where(is_node, values, values[missing]), weights / weights.sum(), krylov.step
+    is_node = library.arange(len(values), dtype=np.int32) >= missing
+    weights = library.where(is_node, vectors[0] ** 2, 0)
+    return library.where(is_node, values, values[missing]), weights / weights.sum(), krylov.step
 
 
 def cumulative_distribution(density: SpectralDensity, points: Array) -> Estimate:

@@ -4,21 +4,25 @@
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from focalgeo import checks, trees
 from focalgeo.curvature.matvec import (
     Layout,
     flat_matvec,
     iterate,
+    on_host,
     orthonormal_rows,
     overwriting,
     row_of,
     stacked,
     unravel,
+    when,
 )
 from focalgeo.trees import matmul
 from focalgeo.types import Array, InputError, PyTree
@@ -52,14 +56,14 @@ def krylov_start(block: Array, *, steps: int) -> Krylov:
     return Krylov(basis, one, jnp.zeros((steps, steps + k), block.dtype), zero, jnp.int32(0), jnp.bool_(False))
 
 
-@jax.jit
-def next_row(krylov: Krylov) -> Array:
-    """The basis vector to which the matvec is applied next."""
-    return krylov.basis[krylov.step]
+def grown(krylov: Krylov, product: Callable) -> Krylov:
+    """`expanded` by the product of the row that waits next; all but the basis is small and then on the host."""
+    krylov = _expanded(krylov, product(row_of(krylov.basis, krylov.step)))
+    return Krylov(krylov.basis, *on_host(krylov[1:]))
 
 
 def expanded(krylov: Krylov, product: Array) -> Krylov:
-    """The basis and its coupling after one more product, that of `next_row`; to be jitted by the caller.
+    """The basis and its coupling after one more product, that of row `step`; to be jitted by the caller.
 
     What is left of the product beside all rows is the new row, unless it is rounding error: then the row is zero.
     """
@@ -83,6 +87,9 @@ def expanded(krylov: Krylov, product: Array) -> Krylov:
     )
 
 
+_expanded = overwriting(expanded)
+
+
 def orthogonalise(basis: Array, vector: Array) -> tuple[Array, Array]:
     """Gram-Schmidt twice: the part of `vector` orthogonal to `basis`, and its coefficients; zero rows do nothing."""
     first = matmul(basis, vector)
@@ -93,9 +100,9 @@ def orthogonalise(basis: Array, vector: Array) -> tuple[Array, Array]:
 
 def _among_expanded(krylov: Krylov) -> tuple[Array, Array]:
     """The coupling [steps, steps] of the expanded rows to each other, 0 elsewhere, and which rows these are."""
-    steps = krylov.coupling.shape[0]
-    active = jnp.arange(steps, dtype=jnp.int32) < krylov.step
-    return jnp.where(active[:, None] & active[None, :], krylov.coupling[:, :steps], 0), active
+    steps, library = krylov.coupling.shape[0], trees.library_of(krylov.coupling)
+    active = library.arange(steps, dtype=np.int32) < krylov.step
+    return library.where(active[:, None] & active[None, :], krylov.coupling[:, :steps], 0), active
 
 
 def ritz(krylov: Krylov) -> tuple[Array, Array]:
@@ -103,13 +110,15 @@ def ritz(krylov: Krylov) -> tuple[Array, Array]:
 
     The first `steps - step` of them belong to rows not yet reached: they lie below all others and mean nothing.
     """
-    coupling, active = _among_expanded(krylov)
-    matrix = jnp.triu(coupling) + jnp.triu(coupling, 1).T
-    size = jnp.linalg.norm(matrix)
-    matrix = jnp.where(jnp.isfinite(size), matrix, jnp.nan)  # else a block beside a NaN would keep its eigenvalues
+    (coupling, active), library = _among_expanded(krylov), trees.library_of(krylov.coupling)
+    matrix = library.triu(coupling) + library.triu(coupling, 1).T
+    size = library.linalg.norm(matrix)
     # Below all others, at a distance that costs no precision.
-    below = jnp.where(size > 0, -2 * size, -1)
-    return jnp.linalg.eigh(matrix + jnp.diag(jnp.where(active, 0, below)))
+    below = library.where(size > 0, -2 * size, -1).astype(size.dtype)
+    matrix = matrix + library.diag(library.where(active, 0, below))
+    finite = library.isfinite(size)  # else a block beside a NaN would keep its eigenvalues, and NumPy refuse it
+    values, coefficients = library.linalg.eigh(library.where(finite, matrix, 0))
+    return library.where(finite, values, np.nan), library.where(finite, coefficients, np.nan)
 
 
 def check_symmetric(krylov: Krylov) -> None:
@@ -117,14 +126,11 @@ def check_symmetric(krylov: Krylov) -> None:
 
     The part above the diagonal alone is used, so what lies below it tells an asymmetric matvec at no cost.
     """
-    if not checks.is_traced(krylov) and not _is_symmetric(krylov):
-        raise InputError("matvec is not symmetric: v' H w and w' H v differ; pass a Hessian's product, or (H + H') / 2")
-
-
-@jax.jit
-def _is_symmetric(krylov: Krylov) -> Array:
+    if checks.is_traced(krylov):
+        return
     matrix, _ = _among_expanded(krylov)
-    return jnp.max(jnp.abs(matrix - matrix.T)) <= ASYMMETRY * krylov.scale
+    if not np.max(np.abs(matrix - matrix.T)) <= ASYMMETRY * krylov.scale:
+        raise InputError("matvec is not symmetric: v' H w and w' H v differ; pass a Hessian's product, or (H + H') / 2")
 
 
 class Eigenpairs(NamedTuple):
@@ -167,6 +173,7 @@ def _only(pairs):
     return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[1:]), pairs)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def extreme_eigenvalues(
     matvec,
     like: PyTree,
@@ -213,93 +220,88 @@ def extreme_eigenvalues(
     max_products = checks.count("max_products", max_products, 2 * k)
     checks.check_choice("which", which, ("largest", "smallest"))
     checks.check_above("tolerance", tolerance, 0)
-    tolerance = jnp.asarray(tolerance, float)  # no integer, which may be more than int32 holds
     sign = 1 if which == "largest" else -1
 
-    def body(search):
-        return _continued(search, sign * product(next_row(search[0])), tolerance)
+    def towards(vector):  # the end that is wanted is the largest of sign * H
+        return product(vector) if sign == 1 else -product(vector)
 
-    start = _random_start(key, layout=layout, steps=min(max_products - k, layout.size), k=k)
-    krylov, _, _ = iterate(lambda search: ~search[-1], body, start)
+    def body(search):
+        krylov = grown(search[0], towards)
+        new = krylov.step - 1 + k
+        missing = krylov.closed & (new < layout.size)
+        basis = when(missing, lambda basis: _with_fresh_row(basis, new, key), krylov.basis)
+        krylov = krylov._replace(basis=basis)
+        return krylov, _is_done(krylov, tolerance)
+
+    def measured(index):
+        vector = row_of(vectors, index)
+        return unravel(vector, layout), _residual(towards(vector), krylov.unit, values[index], vector)
+
+    krylov, key = _random_start(key, layout=layout, steps=min(max_products - k, layout.size), k=k)
+    krylov, _ = iterate(lambda search: ~search[1], body, (krylov, np.bool_(False)))
     check_symmetric(krylov)
-    values, vectors = _ritz_pairs(krylov)
-    products = stacked(lambda index: sign * product(row_of(vectors, index)), k)
-    pairs = _measured(krylov, values, vectors, products, tolerance, sign=sign, layout=layout)
-    checks.check_finite_tree("the eigenvalue", pairs.value)
-    return pairs
+    values, coefficients = _largest(krylov)
+    vectors = _combined(coefficients, krylov.basis)
+    pairs, residuals = stacked(measured, k)
+    residuals, eigenvalues = on_host(residuals), sign * krylov.unit * values
+    converged = (residuals <= _threshold(krylov.scale, values, tolerance)) & (abs(eigenvalues) < np.inf)
+    checks.check_finite_tree("the eigenvalue", eigenvalues)
+    return Eigenpairs(eigenvalues, pairs, krylov.unit * residuals, krylov.step + k, converged)
 
 
 @functools.partial(jax.jit, static_argnames=("layout", "steps", "k"))
-def _random_start(key: Array, *, layout: Layout, steps: int, k: int) -> tuple[Krylov, Array, Array]:
-    """A search: the basis, the key of its next fresh direction, whether it is done."""
+def _random_start(key: Array, *, layout: Layout, steps: int, k: int) -> tuple[Krylov, Array]:
+    """The basis of a search, and the key of its fresh directions."""
     key, block_key = jax.random.split(key)
     block = jax.random.normal(block_key, (k, layout.size), layout.dtype)
     block = block / jnp.linalg.norm(block) if k == 1 else orthonormal_rows(block)
-    return krylov_start(block, steps=steps), key, jnp.bool_(False)
+    return krylov_start(block, steps=steps), key
 
 
 @overwriting
-def _continued(search: tuple, product: Array, tolerance: float) -> tuple[Krylov, Array, Array]:
-    """A step of the search, which goes on in a fresh direction where the space closes, until the residuals are small.
+def _with_fresh_row(basis: Array, row: Array, key: Array) -> Array:
+    """The basis with a random unit vector, orthogonal to all rows, in a row that was zero.
 
-    Further copies of an eigenvalue lie outside an invariant subspace.
+    The search goes on there where the space closes: further copies of an eigenvalue lie outside an invariant subspace.
     """
-    krylov, key, _ = search
-    krylov = expanded(krylov, product)
-    key, fresh_key = jax.random.split(key)
-    steps, width = krylov.coupling.shape
-    new = krylov.step - 1 + (width - steps)
-    missing = krylov.closed & (new < krylov.basis.shape[1])
-    row = jax.lax.cond(missing, lambda: _fresh_direction(krylov.basis, fresh_key), lambda: krylov.basis[new])
-    krylov = krylov._replace(basis=krylov.basis.at[new].set(row))
-    return krylov, key, _is_done(krylov, tolerance)
-
-
-def _fresh_direction(basis: Array, key: Array) -> Array:
-    """Random and orthogonal to all rows."""
-    vector = jax.random.normal(key, basis.shape[1:], basis.dtype)
+    vector = jax.random.normal(jax.random.fold_in(key, row), basis.shape[1:], basis.dtype)
     rest = orthogonalise(basis, vector / jnp.linalg.norm(vector))[0]
-    return rest / jnp.linalg.norm(rest)
+    return basis.at[row].set(rest / jnp.linalg.norm(rest))
 
 
+@trees.at_highest
 def _is_done(krylov: Krylov, tolerance: float) -> Array:
-    steps, width = krylov.coupling.shape
+    (steps, width), library = krylov.coupling.shape, trees.library_of(krylov.coupling)
     values, coefficients = _largest(krylov)
-    waiting = jnp.arange(width, dtype=jnp.int32) >= krylov.step
-    outside = jnp.where(waiting[:, None], matmul(krylov.coupling.T, coefficients), 0)
+    waiting = library.arange(width, dtype=np.int32) >= krylov.step
+    outside = library.where(waiting[:, None], krylov.coupling.T @ coefficients, 0)
     # A little inside the tolerance, so that the residual measured at the end is within it despite rounding.
-    small = jnp.linalg.norm(outside, axis=0) <= 0.9 * _threshold(krylov.scale, values, tolerance)
+    small = library.linalg.norm(outside, axis=0) <= 0.9 * _threshold(krylov.scale, values, tolerance)
     return (small.all() & (krylov.step >= width - steps)) | (krylov.step >= steps)
 
 
 def _largest(krylov: Krylov) -> tuple[Array, Array]:
-    """The k largest values, largest first, and their coefficients [steps, k]."""
+    """The k largest values, largest first, and their coefficients [steps, k], not negative in the first row."""
     k = krylov.coupling.shape[1] - krylov.coupling.shape[0]
     values, coefficients = ritz(krylov)
-    return values[::-1][:k], coefficients[:, ::-1][:, :k]
+    coefficients = coefficients[:, ::-1][:, :k]
+    signed = trees.library_of(values).where(coefficients[0] < 0, -coefficients, coefficients)  # libraries differ in it
+    return values[::-1][:k], signed
 
 
 def _threshold(scale: Array, values: Array, tolerance: float) -> Array:
     """The residual at which a value counts as converged."""
+    library = trees.library_of(values)
     floor = ROUNDING * jnp.finfo(values.dtype).eps * scale
-    return jnp.maximum(jnp.asarray(tolerance, values.dtype) * jnp.abs(values), floor)
+    return library.maximum(library.asarray(tolerance, values.dtype) * abs(values), floor)
 
 
-# One program each for what comes after the search: every operation of its own would be compiled for itself.
 @jax.jit
-def _ritz_pairs(krylov: Krylov) -> tuple[Array, Array]:
-    """The k largest values [k] / unit and unit vectors [k, n]."""
-    values, coefficients = _largest(krylov)
-    vectors = matmul(coefficients.T, krylov.basis[: coefficients.shape[0]])
-    return values, vectors / jnp.linalg.norm(vectors, axis=1, keepdims=True)
+def _combined(coefficients: Array, basis: Array) -> Array:
+    """Vectors [k, n] with these coefficients [steps, k] in the basis."""
+    return matmul(coefficients.T, basis[: coefficients.shape[0]])
 
 
-@functools.partial(jax.jit, static_argnames=("sign", "layout"))
-def _measured(
-    krylov: Krylov, values: Array, vectors: Array, products: Array, tolerance: float, *, sign: int, layout: Layout
-) -> Eigenpairs:
-    residuals = jnp.linalg.norm(products / krylov.unit - values[:, None] * vectors, axis=1)
-    eigenvalues, errors = sign * krylov.unit * values, krylov.unit * residuals
-    converged = (residuals <= _threshold(krylov.scale, values, tolerance)) & jnp.isfinite(eigenvalues)
-    tree = jax.vmap(functools.partial(unravel, layout=layout))(vectors)
-    return Eigenpairs(eigenvalues, tree, errors, krylov.step + len(values), converged)
+@jax.jit
+def _residual(product: Array, unit: Array, value: Array, vector: Array) -> Array:
+    return jnp.linalg.norm(product / unit - value * vector)

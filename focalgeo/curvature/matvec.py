@@ -103,6 +103,18 @@ def iterate(condition: Callable, body: Callable, state: PyTree) -> PyTree:
     return lax.while_loop(condition, body, state)
 
 
+def when(condition: Array, function: Callable, state: PyTree) -> PyTree:
+    """`function` of the state if the condition holds, else the state: by Python's if, or lax.cond when traced."""
+    if checks.is_traced(condition):
+        return lax.cond(condition, function, lambda state: state, state)
+    return function(state) if condition else state
+
+
+def on_host(tree: PyTree) -> PyTree:
+    """Small arrays as NumPy's, of which no operation has to be compiled; traced ones as they are."""
+    return tree if checks.is_traced(tree) else jax.device_get(tree)
+
+
 def stacked(function: Callable, count: int) -> PyTree:
     """`function` of each index below count, its results along a new first axis; traced results by lax.map."""
     first = function(np.int32(0))

@@ -15,6 +15,7 @@ from focalgeo.curvature.matvec import (
     checked_matvec,
     flat_matvec,
     layout_of,
+    on_host,
     orthonormal_rows,
     row_of,
     stacked,
@@ -114,16 +115,15 @@ def trace_samples(
 
     samples = sampled(lambda vector: form(unravel(vector, layout)), key, num_samples, layout, basis)
     checks.check_finite_tree("a value of form", samples)
-    samples, exact = jax.device_get(samples)  # the few numbers that are left cost no compilation on the host
-    return jax.tree.map(np.add, samples, exact)
+    return jax.tree.map(np.add, *samples)
 
 
 def sampled(form: Callable, key: Array, count: int, layout: Layout, basis: Array | None) -> tuple[PyTree, PyTree]:
     """Values of the form of `count` sign vectors projected away from the basis, and its sum over the basis."""
-    samples = stacked(lambda index: form(sign_probe(key, index, basis, layout=layout)), count)
+    samples = on_host(stacked(lambda index: form(sign_probe(key, index, basis, layout=layout)), count))
     if basis is None:
-        return samples, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), samples)
-    inside = stacked(lambda index: form(row_of(basis, index)), len(basis))
+        return samples, jax.tree.map(lambda leaf: 0, samples)
+    inside = on_host(stacked(lambda index: form(row_of(basis, index)), len(basis)))
     return samples, jax.tree.map(lambda leaf: leaf.sum(axis=0), inside)
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo import checks, trees
-from focalgeo.curvature.matvec import MOST_PRODUCTS, Layout, flat_matvec, orthonormal_rows, row_of, stacked
+from focalgeo.curvature.matvec import MOST_PRODUCTS, Layout, flat_matvec, on_host, orthonormal_rows, row_of, stacked
 from focalgeo.curvature.quadratic_forms import sample_mean, sampled
 from focalgeo.trees import matmul
 from focalgeo.types import Array, Estimate, PyTree
@@ -60,7 +60,7 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
     num_probes = checks.count("num_probes", num_probes, LEAST_PRODUCTS[method], MOST_PRODUCTS)
     if method == "xtrace":
         count = checks.count("num_probes // 2", min(num_probes // 2, layout.size), 1, MOST_XTRACE_SAMPLES)
-        value, stderr = value_and_stderr(subspace(product, key, count, layout))
+        value, stderr = on_host(value_and_stderr(subspace(product, key, count, layout)))
     else:
         basis, count = None, num_probes
         if method == "hutch++":
@@ -68,9 +68,9 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
             signs = jax.random.rademacher(sketch_key, (min(num_probes // 3, layout.size), layout.size), layout.dtype)
             basis, count = orthonormal_rows(_each(product, signs)), num_probes - 2 * len(signs)
         samples, exact = sampled(lambda probe: _dot(probe, product(probe)), key, count, layout, basis)
-        mean = _mean(samples)
+        mean = sample_mean(samples)
         value, stderr = exact + mean.value, mean.stderr
-    estimate = _interval(value, stderr, count)
+    estimate = Estimate.by_student(value, stderr, count)
     checks.check_finite_tree("the trace", estimate[:2])
     return estimate
 
@@ -79,8 +79,6 @@ def _each(product: Callable, rows: Array) -> Array:
     return stacked(lambda index: product(row_of(rows, index)), len(rows))
 
 
-_mean = jax.jit(sample_mean)
-_interval = jax.jit(Estimate.by_student, static_argnums=2)
 _dot = functools.partial(jnp.vdot, precision="highest")
 
 

@@ -84,3 +84,22 @@ def test_an_asymmetric_matvec_is_refused(name):
 def test_options_out_of_range_are_refused(estimate, options):
     with pytest.raises(InputError, match=next(iter(options))):
         estimate(lambda v: v, LIKE, jax.random.key(0), **options)
+
+
+@pytest.mark.parametrize(("name", "most"), [("lambda_max", 15), ("hutchinson", 11), ("spectral_density", 17)])
+def test_a_first_call_compiles_few_programs(name, most):
+    def loss(params):
+        return jnp.mean(jax.nn.logsumexp(jnp.tanh(params["a"]) @ params["b"].reshape(2, 3), axis=-1))
+
+    compiled, key = [], jax.random.key(0)
+
+    def count(event, seconds, **_):
+        compiled.append(event.endswith("backend_compile_duration"))
+
+    jax.clear_caches()
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        ESTIMATES[name](curvature.linearized_hvp(loss, LIKE), LIKE, key)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+    assert 5 < sum(compiled) <= most

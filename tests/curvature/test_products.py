@@ -16,6 +16,7 @@ from focalgeo import trees
 from focalgeo.curvature import (
     check_deterministic,
     dense_hessian,
+    empirical_fisher_vp,
     fisher_vp,
     ggn_vp,
     hvp,
@@ -133,6 +134,19 @@ def test_fisher_has_no_negative_eigenvalue_where_the_focal_loss_has_one(params64
     gauss_newton = rows_of(lambda v: ggn_vp(own_logits, focal, params64, v), params64)
     assert np.linalg.eigvalsh(gauss_newton).min() < -1e-3
     assert np.linalg.eigvalsh(rows_of(lambda v: fisher_vp(own_logits, params64, v), params64)).min() > -1e-12
+
+
+def test_the_empirical_fisher_is_the_mean_of_the_gradients_squares(params64):
+    jacobian, probs = jacobian_and_probs(params64)
+    slopes = np.einsum("ekn,ek->en", jacobian, probs - np.eye(probs.shape[1])[ORACLE.y])
+
+    def each(params):
+        return -jnp.take_along_axis(jax.nn.log_softmax(own_logits(params)), jnp.asarray(ORACLE.y)[:, None], 1)[:, 0]
+
+    found = rows_of(lambda v: empirical_fisher_vp(each, params64, v), params64)
+    np.testing.assert_allclose(found, slopes.T @ slopes / len(slopes), atol=1e-12)
+    with pytest.raises(InputError, match="losses"):
+        empirical_fisher_vp(lambda params: each(params).mean(), params64, params64)
 
 
 def test_outputs_without_an_axis_of_classes_are_refused():
