@@ -99,8 +99,10 @@ def p_y(run: dict, rows: list, workdir: Path) -> dict[str, float]:
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """A sweep over seeds for each way of training."""
     for way, (_, fields) in WAYS.items():
-        fields |= {"sweep.gamma": (), "evaluation.methods": ("temperature_scaling",), "curvature.sharpness": True}
-        yield jobs.sweep({"training": way}, range(flags.seeds), CONFIG, fields, seconds=6, parts=True, more=p_y)
+        beside = {"sweep.gamma": (), "evaluation.methods": ("temperature_scaling",), "curvature.sharpness": True}
+        yield jobs.sweep(
+            {"training": way}, range(flags.seeds), CONFIG, beside | fields, seconds=6, parts=True, more=p_y
+        )
 
 
 def groups(runs) -> dict[str, pd.DataFrame]:
