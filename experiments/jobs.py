@@ -16,7 +16,7 @@ from focalgeo import parallel, records
 from focalgeo.config import load_config, with_values
 from focalgeo.job import check_config, preparation
 from focalgeo.job.preparation import make_members
-from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Trace, select
+from focalgeo.rows import AttributionPart, Eigenvalue, Fit, Metric, Scalar, Seconds, Sharpness, Trace, select
 from focalgeo.training import checkpoint
 from focalgeo.training.step import member_state
 from focalgeo.types import Batch, TrainState
@@ -158,7 +158,8 @@ def numbers(rows: list) -> Iterator[tuple[str, float]]:
         yield f"{row.name} after T", row.value
     for row in select(rows, Fit, method="temperature_scaling", criterion="nll"):
         yield row.name, row.value
-    for row in (*select(rows, Eigenvalue), *select(rows, Trace), *select(rows, AttributionPart, of="trace")):
+    of_losses = (*select(rows, Eigenvalue | Trace | Sharpness), *select(rows, AttributionPart, of="trace"))
+    for row in of_losses:
         name = f"trace, {row.part}" if isinstance(row, AttributionPart) else row.name
         if not isinstance(row, AttributionPart) or row.part in PARTS:
             yield f"{name} {'CE' if row.loss == 'cross_entropy' else 'own'} {row.split}", row.value

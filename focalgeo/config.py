@@ -203,6 +203,7 @@ _TABLE = (
         "Lanczos steps from each random vector of the spectral density",
     ),
     ("curvature.every", 0, _WHOLE, "epochs between two measurements of lambda_max and trace in training; 0 for none"),
+    ("curvature.sharpness", False, bool, "measure adaptive sharpness, Fisher-Rao norm and the noise that a loss bears"),
     ("diagnostics.every", 0, _WHOLE, "epochs between diagnostics of training; 0 for none"),
     ("diagnostics.splits", ("train", "val"), _SPLITS, "splits on which training is diagnosed"),
     ("diagnostics.examples", 0, _WHOLE, "examples of each split, evenly spaced; 0 for all"),

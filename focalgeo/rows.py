@@ -69,6 +69,11 @@ TITLES = {
     "lambda_max": Title("Largest eigenvalue"),
     "trace": Title("Trace"),
     "scale_free_trace": Title("Scale-free trace"),
+    "adaptive_sharpness": Title("Adaptive sharpness, ρ = 0.5"),
+    "average_sharpness": Title("Mean adaptive sharpness, ρ = 0.1"),
+    "fisher_rao_norm": Title("Fisher–Rao norm"),
+    "pac_bayes_sigma": Title("Noise that adds 0.1 nats"),
+    "relative_sigma": Title("Noise that adds a tenth"),
 }
 
 
@@ -138,6 +143,16 @@ class Trace(Measured, tag="trace"):
     split: str
     loss: str
     estimator: str | None = None  # "hutchinson", "hutch++" or "xtrace"
+
+
+class Sharpness(Measured, tag="sharpness"):
+    """How far a loss rises about the trained weights, or how much noise they bear."""
+
+    # name: "adaptive_sharpness", "average_sharpness", "pac_bayes_sigma", "relative_sigma", "fisher_rao_norm"
+    error: float  # a standard error; of adaptive_sharpness how far it may fall short
+    loss: str
+    n: Whole
+    split: str
 
 
 class AttributionPart(Tagged, tag="attribution"):
@@ -216,6 +231,7 @@ Row = (
     | Fit
     | Eigenvalue
     | Trace
+    | Sharpness
     | AttributionPart
     | DensityBin
     | Diagnostic

@@ -17,6 +17,7 @@ from focalgeo.rows import (
     ReliabilityBin,
     Scalar,
     Seconds,
+    Sharpness,
     Trace,
     tagged,
 )
@@ -192,6 +193,8 @@ def run_rows():
     """All rows of a run."""
     seconds = {"compile": 3.0, "train": 12.34, "evaluate": 4.5}
     rows = [*training_rows(), *method_rows(), *curvature_rows(), *attribution_rows(), *density_rows()]
+    of = {"loss": "cross_entropy", "n": 180, "split": "val"}
+    rows += [Sharpness("pac_bayes_sigma", 0.0766, 0.0029, **of), Sharpness("adaptive_sharpness", 0.0768, 1e-6, **of)]
     rows += [row for step in (60, 120) for row in curvature_rows(1 + step / 100, step=step, epoch=step / 20)]
     return [*rows, *diagnosis_rows(), *(Seconds("seconds", phase, took) for phase, took in seconds.items())]
 

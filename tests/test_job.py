@@ -21,6 +21,7 @@ from focalgeo.rows import (
     Metric,
     Scalar,
     Seconds,
+    Sharpness,
     Trace,
     encode,
     select,
@@ -132,11 +133,13 @@ def test_curvature_between_epochs_where_it_is_asked_for_and_the_rate_of_the_row_
     config = tiny(load_config())
     config.optimizer.update({"epochs": 6, "decay_epochs": (4,)})  # the last is measured after training, once
     config.log_every = 17  # an epoch
-    config.curvature.update({"every": 2, "density_probes": 0})
+    config.curvature.update({"every": 2, "density_probes": 0, "sharpness": True})
     job.run(config, tmp_path / "run")
     rows = records.read_rows(tmp_path / "run")
     assert [row.epoch for row in select(rows, Trace, name="trace", loss="focal_loss")] == [2.0, 4.0, None]
-    assert {row.n for row in select(rows, Trace)} == {8}  # examples
+    assert {row.n for row in select(rows, Trace | Sharpness)} == {8}  # examples
+    assert [row.epoch for row in select(rows, Sharpness, name="pac_bayes_sigma", loss="focal_loss")] == [None]
+    assert "Adaptive sharpness, ρ = 0.5" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     rates = {row.epoch: row.value for row in select(rows, Scalar, name="learning_rate")}
     assert rates == pytest.approx({1.0: 0.1, 2.0: 0.1, 3.0: 0.1, 4.0: 0.1, 5.0: 0.01, 6.0: 0.01})
 

@@ -106,6 +106,7 @@ CALLS = {
     },
     "platt_scaling": lambda: calibration.fit("platt_scaling", LOGITS[:, :2], LABELS % 2),
     "measure_curvature": measured,
+    "sharpness_rows": lambda: evaluation.sharpness_rows(problem(), KEY, split="val"),
     "attribution_rows": lambda: evaluation.attribution_rows(problem(), measured(), KEY, split="val", num_probes=4),
 }
 

@@ -3,14 +3,19 @@
 digits, two layers, configs/digits_gamma.py; 14 ways of training x 20 seeds, each way one compiled sweep. "Own" is the
 trained loss without a penalty, so that cross-entropy, MMCE, both trace penalties, SAM and ASAM have cross-entropy's
 surface for their own. One run of 280, of the Gauss-Newton penalty, did not train at all (accuracy 8%) and is left
-out. lambda_max by Lanczos, traces by Hutch++, after training, on 359 examples of val and of train.
+out. lambda_max by Lanczos, traces by Hutch++, after training, on 359 examples of val and of train. Sharpness as the
+field measures it, on train, as there: the worst rise of the loss within a ball of radius 0.5 and the mean rise by noise
+of 0.1, both measured by each weight's size; the standard deviation of noise that adds 0.1 nats, or a tenth, to the
+loss, which is the larger the flatter; the Fisher-Rao norm w'Fw.
 
 Rank correlations, and partial ones: of ranks once a linear function of the ranks of accuracy and of the mean p of the
 label on test is taken from both. Between ways: 14 means over seeds, 95% by the bootstrap over ways. Within: each run
 less the mean of its way, 95% by the bootstrap over seeds. Hypotheses, written before the run: 1. between ways ECE as
 trained grows with the trace of cross-entropy's Hessian, and not with that of the own loss; 2. once accuracy and p of
 the label are held fixed nothing of this is left; 3. within a way, over seeds, there is no correlation but for NLL
-after T.
+after T. Written before sharpness was measured: 4. between ways ECE goes with each measure of cross-entropy's sharpness
+as with its trace (with noise borne the other way), but for the noise that adds a tenth, from which confidence has gone;
+5. with accuracy and p of the label held fixed none of them is told from 0.
 """
 
 from collections.abc import Callable, Iterator
@@ -61,6 +66,16 @@ CURVATURE = {
     "trace CE train": Number("trace, CE, train"),
     "trace own train": Number("trace, own, train"),
 }
+_SHARPNESS = {
+    "adaptive_sharpness": "adaptive sharpness",
+    "average_sharpness": "mean adaptive sharpness",
+    "pac_bayes_sigma": "noise that adds 0.1 nats",
+    "relative_sigma": "noise that adds a tenth",
+}
+CURVATURE |= {
+    f"{name} {of} train": Number(f"{title}, {of}, train") for of in ("CE", "own") for name, title in _SHARPNESS.items()
+}
+CURVATURE["fisher_rao_norm CE train"] = Number("Fisher–Rao norm, train")
 CALIBRATION = ("ece", "ece after T", "nll after T")
 FIXED = ("accuracy", "p_y")
 MEASURED = {
@@ -84,8 +99,10 @@ def p_y(run: dict, rows: list, workdir: Path) -> dict[str, float]:
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     """A sweep over seeds for each way of training."""
     for way, (_, fields) in WAYS.items():
-        fields = {"sweep.gamma": (), "evaluation.methods": ("temperature_scaling",)} | fields
-        yield jobs.sweep({"training": way}, range(flags.seeds), CONFIG, fields, seconds=5, parts=True, more=p_y)
+        beside = {"sweep.gamma": (), "evaluation.methods": ("temperature_scaling",), "curvature.sharpness": True}
+        yield jobs.sweep(
+            {"training": way}, range(flags.seeds), CONFIG, beside | fields, seconds=6, parts=True, more=p_y
+        )
 
 
 def groups(runs) -> dict[str, pd.DataFrame]:

@@ -33,4 +33,5 @@ from focalgeo.curvature.quadratic_forms import (
     sample_mean,
     trace_samples,
 )
+from focalgeo.curvature.sharpness import adaptive_sharpness, fisher_rao, noise_rises, pac_bayes_sigma
 from focalgeo.curvature.traces import trace

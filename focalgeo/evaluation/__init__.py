@@ -10,3 +10,4 @@ from focalgeo.evaluation.curvature import (
     measure_curvature,
 )
 from focalgeo.evaluation.diagnostics import Diagnosis, diagnose, diagnosis_rows, predict
+from focalgeo.evaluation.sharpness import sharpness_rows

@@ -49,12 +49,12 @@ def evaluate(
 
 
 def curvature_rows(member: Member, prepared: Prepared, state: TrainState, *, in_training: bool = False) -> list[Row]:
-    """Eigenvalues, trace, attribution and density of cross-entropy, and of the loss trained with, on each split.
+    """Curvature and sharpness of cross-entropy, and of the loss trained with, on each split: all that is asked for.
 
     A loss with a penalty is measured without it, as its mean over examples. In training only lambda_max and trace are.
     """
     settings, rows = member.config.curvature, []
-    key, parts_key, density_key = jax.random.split(member.keys["probe"], 3)
+    key, parts_key, density_key, sharpness_key = jax.random.split(member.keys["probe"], 4)
     options = {name: settings[name] for name in ("max_products", "tolerance", "num_probes", "trace_method")}
     for split in settings.splits if settings.examples else ():
         if not (member.name or in_training):
@@ -74,6 +74,8 @@ def curvature_rows(member: Member, prepared: Prepared, state: TrainState, *, in_
                 num_probes=settings.density_probes,
                 steps=settings.density_steps,
             )
+        if settings.sharpness:
+            rows += evaluation.sharpness_rows(problem, sharpness_key, split=split)
     return rows
 
 

@@ -53,6 +53,7 @@ from focalgeo.rows import (
     HistogramBin,
     ReliabilityBin,
     Scalar,
+    Sharpness,
     Trace,
     select,
 )
@@ -227,6 +228,8 @@ def _curvature_section(rows: Rows) -> Section:
             Panel(f"curvature_{name}", title, figures.estimates(rows, name)),
             Panel(f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)),
         ]
+    for name, (title, *_) in TITLES.items():
+        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, Sharpness, name)]
     splits = splits_of(select(rows, AttributionPart, epoch=None))
     told = "val" if "val" in splits else next(iter(splits), "")
     return Section(
@@ -256,9 +259,11 @@ def _curvature_section(rows: Rows) -> Section:
     )
 
 
-def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
+def _curvature_cells(row: Eigenvalue | Trace | Sharpness) -> list[Cell]:
     value, products = significant(row.value), "Hessian products"
-    if isinstance(row, Trace):
+    if isinstance(row, Sharpness):
+        value, error, of, effort = Cell(value, value=row.value), row.error, "", 0
+    elif isinstance(row, Trace):
         products += f" ({_ESTIMATORS.get(row.estimator, row.estimator)})" if row.estimator else ""
         ends = f"[{significant(row.low)},\u00a0{significant(row.high)}]"
         value = Cell(value, ends, value=row.value, low=row.low, high=row.high)
@@ -269,7 +274,7 @@ def _curvature_cells(row: Eigenvalue | Trace) -> list[Cell]:
     return [
         value,
         Cell(f"± {significant(error, 2)}", of, value=error),
-        Cell(f"{effort:,}", products, value=effort),
+        Cell(f"{effort:,}", products, value=effort) if effort else NOTHING,
         Cell(f"{row.n:,}", value=row.n),
     ]
 

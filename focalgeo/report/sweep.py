@@ -32,7 +32,19 @@ from focalgeo.report.selection import (
     splits_of,
     symbols_of,
 )
-from focalgeo.rows import TITLES, Diagnostic, Eigenvalue, Fit, Metric, ReliabilityBin, Row, Scalar, Trace, select
+from focalgeo.rows import (
+    TITLES,
+    Diagnostic,
+    Eigenvalue,
+    Fit,
+    Metric,
+    ReliabilityBin,
+    Row,
+    Scalar,
+    Sharpness,
+    Trace,
+    select,
+)
 from focalgeo.types import Estimate
 
 AXES = {  # title and symbol
@@ -238,7 +250,7 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     lines += [of_metric(name) for name in metrics if name not in PRINTED]
     for row in sorted(measured(run.rows, Trace, "trace"), key=lambda row: row.loss != "cross_entropy"):
         for name, (title, *_) in TITLES.items():
-            numbers = sweep.numbers(Eigenvalue | Trace, name=name, loss=row.loss, split=row.split)
+            numbers = sweep.numbers(Eigenvalue | Trace | Sharpness, name=name, loss=row.loss, split=row.split)
             symbol, loss = "λmax" if name == "lambda_max" else title, loss_title(row.loss)
             figure = "Curvature", f"sweep_{name}_{row.split}", f"{title} on {row.split}", title.lower()
             lines.append(Quantity(joined(symbol, loss, row.split), numbers, figure, loss, style.loss_colour(row.loss)))
