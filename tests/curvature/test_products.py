@@ -12,7 +12,7 @@ from flax import linen, nnx
 from jax.flatten_util import ravel_pytree
 from reference.curvature import MLP
 
-from focalgeo import trees
+from focalgeo import losses, trees
 from focalgeo.curvature import (
     check_deterministic,
     dense_hessian,
@@ -21,7 +21,9 @@ from focalgeo.curvature import (
     ggn_vp,
     hvp,
     linearized_hvp,
+    outputs_and_trace,
     restrict,
+    value_and_trace,
 )
 from focalgeo.types import InputError, RunError
 
@@ -283,3 +285,37 @@ def test_statistics_of_flax_are_no_weights():
             hvp(square, tree, tree)
     for weights in (variables["params"], {"params": variables["params"]}, params, {"a": nnx.LoRAParam(jnp.ones(2))}):
         jax.tree.map(np.testing.assert_allclose, hvp(square, weights, weights), jax.tree.map(lambda x: 2 * x, weights))
+
+
+WORDS, POSITIONS = 8192, 128
+TRACED = {
+    "hessian": lambda network, loss, w: value_and_trace(lambda at: loss(network(at)), w, jax.random.key(0))[1],
+    "gauss_newton": lambda network, loss, w: outputs_and_trace(
+        lambda at: (network(at), ()), loss, w, jax.random.key(0), of="gauss_newton"
+    )[2],
+}
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "focal_loss"])
+@pytest.mark.parametrize(
+    ("most", "function"),
+    [
+        (2.1, lambda network, loss, w: hvp(lambda at: loss(network(at)), w, w)),
+        (2.1, lambda network, loss, w: ggn_vp(network, loss, w, w)),
+        (3.1, lambda network, loss, w: jax.grad(lambda at: TRACED["hessian"](network, loss, at))(w)),
+        (3.1, lambda network, loss, w: jax.grad(lambda at: TRACED["gauss_newton"](network, loss, at))(w)),
+    ],
+    ids=["hvp", "ggn_vp", "penalty", "gauss_newton_penalty"],
+)
+def test_arrays_of_logits_that_many_classes_take(name, most, function):
+    """A last layer of few weights, so that what XLA holds are arrays of logits; each of them counts as 1."""
+
+    def of_weights(weights, hidden, labels, gamma):
+        loss = losses.make_loss(name)
+        return function(lambda w: hidden @ w, lambda z: jnp.mean(loss(z, labels, {"gamma": gamma})), weights)
+
+    shapes = [(4, WORDS), (POSITIONS, 4), (POSITIONS,), ()]
+    types = [jnp.float32, jnp.float32, jnp.int32, jnp.float32]
+    arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)]
+    memory = jax.jit(of_weights).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+    assert memory / (4 * WORDS * POSITIONS) <= most
