@@ -29,7 +29,7 @@ import jax
 import numpy as np
 
 from experiments import jobs, programs, timing
-from experiments.benchmarks import commands, eigenvalues, fits, pytorch
+from experiments.benchmarks import commands, eigenvalues, fits, pytorch, words
 from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
 from experiments.question import Flags, Job, Parts, Question, at_least
 from focalgeo import calibration, curvature, losses, models, trees
@@ -239,12 +239,14 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     if "eigenvalues" in flags.parts:
         for of in eigenvalues.cases():
             yield Job(of, (), lambda out, of=of: eigenvalues.measured(of, flags.rounds), part="eigenvalues")
+    if "words" in flags.parts and flags.data:
+        yield Job({}, (), lambda out: words.measured(flags.data), part="words")
     if "command" in flags.parts:
         for of in commands.cases():
             yield Job(of, (), lambda out, of=of: commands.measured(of, out), part="command")
 
 
-PARTS = ["grid_search", "curvature", "eigenvalues", "sweep", "training", "fits", "command"]
+PARTS = ["grid_search", "curvature", "eigenvalues", "words", "sweep", "training", "fits", "command"]
 QUESTION = Question(
     "benchmarks",
     "How fast are the search, curvature, sweeps and training, beside loops and other libraries?",
@@ -253,6 +255,7 @@ QUESTION = Question(
         "search": search_table,
         "products": products_table,
         "eigenvalues": eigenvalues.eigenvalues_table,
+        "words": words.words_table,
         "sweep": sweep_table,
         "training": training_table,
     }
