@@ -126,7 +126,14 @@ _TABLE = (
     ("loss.penalty_weight", 2.0, _FROM_0, "weight of the kernel penalty of mmce and weighted_mmce"),
     ("loss.alpha", (), tuple[_FROM_0, ...], "weight of each class; () for 1"),
     ("loss.trace_penalty", 0.0, _FROM_0, "weight of the trace of the batch's cross-entropy Hessian; 0 for none"),
-    ("loss.trace_of", "hessian", Literal["hessian", "gauss_newton"], "matrix whose trace is the penalty"),
+    ("loss.trace_target", 0.0, _FROM_0, "trace on train to which that weight is steered, by epochs; 0 for none"),
+    ("loss.trace_bound", 0.0, _FROM_0, "largest size of a steered weight, which may be negative"),
+    (
+        "loss.trace_of",
+        "hessian",
+        Literal["hessian", "gauss_newton", "scale_free"],
+        "matrix whose trace is the penalty; scale_free has the elements theta_i H_ij theta_j",
+    ),
     ("loss.trace_examples", 0, _WHOLE, "examples of a batch, on all devices, that the trace is of; 0 for all"),
     ("loss.trace_form", "taylor", Literal["taylor", "jvp_of_grad"], "how the trace penalty is differentiated"),
     ("optimizer.name", "sgd", str, "name of the optimiser"),
@@ -207,6 +214,7 @@ OPTIONS = "model.options."  # names that begin so are options of the network
 SWEPT_FIELDS = {
     "gamma": "loss.gamma",
     "trace_penalty": "loss.trace_penalty",
+    "trace_target": "loss.trace_target",
     "learning_rate": "optimizer.learning_rate",
     "weight_decay": "optimizer.weight_decay",
     "seed": "seed",
@@ -451,6 +459,10 @@ def _contradictions(c: ConfigDict, known: Known) -> Iterator[str]:
         yield "optimizer.warmup_epochs leaves no epoch to train: it must be below optimizer.epochs"
     if loss.trace_examples > optimizer.batch_size:
         yield f"loss.trace_examples is {loss.trace_examples}: it must be at most optimizer.batch_size"
+    if loss.trace_target and not loss.trace_penalty <= loss.trace_bound > 0:
+        yield f"loss.trace_bound is {loss.trace_bound}: with a target it must be above 0, at least loss.trace_penalty"
+    if loss.trace_target and not c.curvature.examples:
+        yield "curvature.examples is 0: loss.trace_target is of so many examples of train, set 1 or more"
     if loss.gamma < 0 and loss.name != "signed_focal_loss":
         yield f"loss.gamma is {loss.gamma}: it must be 0 or more (only signed_focal_loss goes below)"
     if optimizer.sam_adaptive and not optimizer.sam_radius:

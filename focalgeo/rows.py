@@ -24,6 +24,7 @@ class Tagged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
 
     gamma: float | None = None  # of the training loss, where it has one
     trace_penalty: float | None = None  # only where it is swept
+    trace_target: float | None = None  # likewise
     learning_rate: float | None = None
     weight_decay: float | None = None
     seed: Whole | None = None

@@ -237,7 +237,7 @@ def test_adafocal_moves_by_the_calibration_of_val_from_the_second_epoch_on(prepa
         seen.append(state)
         return Predictions(both, np.ones(60, np.int32))  # always wrong and sure: overconfident
 
-    adapt = training.make_adapt(predict)
+    adapt = training.make_adapt(predict, None)
     assert adapt(state, 0).loss_values == state.loss_values
     assert not seen
     after = adapt(state, 1)
@@ -255,7 +255,7 @@ def of_two(state, loss_values):
 
 
 def test_a_schedule_learns_the_epoch_and_other_losses_are_left_alone(prepared):
-    adapt = training.make_adapt(None)
+    adapt = training.make_adapt(None, None)
     plain = prepared[2]
     assert all(new is old for new, old in zip(adapt(plain, 7), plain, strict=True))
     scheduled = of_two(plain, preparation.make_objective(load_config(name="fls_532")).loss_values)

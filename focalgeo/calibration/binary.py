@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.sparse.linalg import cg
-from scipy import optimize, special
+from scipy import optimize
 
 from focalgeo import checks
 from focalgeo.calibration import maps, newton, variants
@@ -152,8 +152,9 @@ def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Par
 
     def objective(numbers):
         scores = columns @ numbers
-        residual = share * (special.expit(scores) - target)
-        return share @ (np.logaddexp(0, scores) - target * scores), columns.T @ residual
+        small = np.exp(-np.abs(scores))  # of one exponential both the softplus and the sigmoid
+        residual = share * (np.where(scores > 0, 1, small) / (1 + small) - target)
+        return share @ (np.maximum(scores, 0) + np.log1p(small) - target * scores), columns.T @ residual
 
     bounds = [(least, None)] * (len(size) - 1) + [(None, None)]
     best = optimize.minimize(objective, np.zeros(len(size)), (), "L-BFGS-B", True, bounds=bounds, options=_PRECISE)
@@ -163,7 +164,7 @@ def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Par
 
 
 def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
-    """Isotonic regression of the label on the log-odds, by scikit-learn.
+    """Isotonic regression of the label on the log-odds.
 
     Returns:
         "thresholds" and "probabilities" for `binary_isotonic_calibration`; these are between 1 / (n + 2) and

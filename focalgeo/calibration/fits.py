@@ -176,8 +176,9 @@ def temperature_terms(logits, labels, log_temperature):
     total = probs.sum(axis=-1)
     probs /= total[:, None]
     finite = np.where(probs > 0, scores, 0)
-    mean, of_true = (probs * finite).sum(axis=-1), of_label(scores, labels)
-    return of_true - mean, (probs * (finite - mean[:, None]) ** 2).sum(axis=-1), np.log(total) - of_true
+    mean, of_true = np.einsum("ij,ij->i", probs, finite), of_label(scores, labels)
+    away = finite - mean[:, None]
+    return of_true - mean, np.einsum("ij,ij->i", probs, np.square(away, out=away)), np.log(total) - of_true
 
 
 class ScoreTest(NamedTuple):

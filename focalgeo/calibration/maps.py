@@ -498,8 +498,8 @@ def scaled(logits, temperature):
     It is the difference of halves, which is exact and stays in range for every finite z.
     """
     space = namespace(logits)
-    half = logits / 2 - _constant(space.max(logits, axis=-1, keepdims=True)) / 2
-    return half / space.where(_has_top(logits), temperature, np.nan) * 2
+    top = _constant(space.max(logits, axis=-1, keepdims=True))
+    return (logits / 2 - top / 2) / space.where(space.isfinite(top), temperature, np.nan) * 2
 
 
 def _per_row(name, value, rows, *, above=None):

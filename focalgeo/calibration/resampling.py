@@ -32,7 +32,7 @@ CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics
 }
 
 _AT_ONCE, _EXAMPLES_AT_ONCE = 8, 2**20  # resamples, and examples of all of them
-MOST_COUNTS = 2**23  # of examples in resamples, held at once: 32 MB
+MOST_COUNTS = 2**26  # of examples in resamples, held at once, in 64 MB: what is sorted is sorted once for them
 _LARGE = 2**24  # numbers of a table that are measured by itself
 
 
@@ -315,7 +315,7 @@ def _drawn(programs, tables, labels, key, clusters, num_resamples, others=(), na
 
 
 def _counts(key, num_examples, clusters, num_resamples, name):
-    """How often each example counts in the resamples, float32 [resamples, examples], in parts of one size.
+    """How often each example counts in the resamples, [resamples, examples], in parts of one size.
 
     The last part may hold some more resamples than were asked for: one program serves all parts.
     """
@@ -325,7 +325,7 @@ def _counts(key, num_examples, clusters, num_resamples, name):
     at_once = -(-num_resamples // -(-num_resamples * num_examples // MOST_COUNTS))
     for _ in tqdm(range(0, num_resamples, at_once), name, **BAR):
         drawn = (np.bincount(generator.integers(size, size=size), minlength=size) for _ in range(at_once))
-        counts = np.stack([each.astype(np.float32) for each in drawn])
+        counts = np.stack([each.astype(np.uint8) for each in drawn])  # above 255 by chance: never
         yield counts if clusters is None else counts[:, clusters.index] * clusters.counts
 
 
@@ -334,5 +334,6 @@ def _counts(key, num_examples, clusters, num_resamples, name):
 def on_resamples(of_all, of_resample, log_probs, labels, once, counts, *others):
     """A metric of the examples, and one of each resample by its counts; in one program, as each would compile anew."""
     at_once = max(1, min(_AT_ONCE, _EXAMPLES_AT_ONCE // len(labels)))
-    resampled = jax.lax.map(lambda mask: of_resample(log_probs, labels, *others, mask=mask), counts, batch_size=at_once)
+    of = lambda each: of_resample(log_probs, labels, *others, mask=each.astype(once.dtype))  # noqa: E731
+    resampled = jax.lax.map(of, counts, batch_size=at_once)
     return of_all(log_probs, labels, *others, mask=once), resampled

@@ -9,6 +9,7 @@ or None; `temperature_fit` and `focal_fit` are the fits of `fits` to these examp
 from functools import partial
 
 import numpy as np
+from scipy import optimize
 
 from focalgeo.calibration import fits, linear, maps, stacking
 from focalgeo.types import Array
@@ -135,7 +136,7 @@ def fit_histogram_binning(logits, labels, *, criterion, mask, num_bins) -> Param
 
 
 def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
-    """Isotonic regression of "k is the label" on log p_k, over all pairs (example, k) together, by scikit-learn.
+    """Isotonic regression of "k is the label" on log p_k, over all pairs (example, k) together.
 
     Returns:
         "thresholds" and "probabilities" for `isotonic_calibration`; none of these is below 1 / (pairs + 2), the rule
@@ -154,8 +155,11 @@ def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
 
 def isotonic_regression(scores, outcomes, weight, least, most) -> Params:
     """The thresholds of the scores, and the shares of outcomes there, none below `least` or above `most`."""
-    from sklearn.isotonic import IsotonicRegression  # heavy, and only these methods need it
-
-    model = IsotonicRegression(y_min=least, y_max=most).fit(scores, outcomes, weight)
-    found = {"thresholds": model.X_thresholds_, "probabilities": model.y_thresholds_}
+    scores, place = np.unique(scores, return_inverse=True)
+    counts = np.bincount(place, weight)
+    shares = np.bincount(place, weight * outcomes) / counts
+    shares = optimize.isotonic_regression(shares, weights=counts).x.clip(least, most)
+    ends = np.diff(shares, prepend=np.nan, append=np.nan) != 0  # of the steps
+    kept = ends[1:] | ends[:-1]
+    found = {"thresholds": scores[kept], "probabilities": shares[kept]}
     return {name: values.astype(weight.dtype) for name, values in found.items()}

@@ -17,7 +17,7 @@ from jax.extend.core.primitives import conv_general_dilated_p, custom_vjp_call_p
 from focalgeo import checks, trees
 from focalgeo.types import Array, InputError, PyTree
 
-MATRICES = ("hessian", "gauss_newton")
+MATRICES = ("hessian", "gauss_newton", "scale_free")
 MOST_PROBES = 100  # each is one more forward pass of second order in the program
 
 
@@ -85,7 +85,8 @@ def outputs_and_trace(
         loss: outputs -> one floating-point number.
         params: tree of floating-point arrays.
         key: PRNG key of the probe; a fresh one at every training step.
-        of: "hessian" or "gauss_newton".
+        of: "hessian", "gauss_newton" or "scale_free": the Hessian between two diagonals of the parameters, of trace
+            sum_i theta_i^2 H_ii, which does not change when one layer is multiplied and the next divided.
         form: as for `value_and_trace`; of "gauss_newton", that of the loss in the outputs.
 
     Returns:
@@ -95,15 +96,19 @@ def outputs_and_trace(
         InputError: as for `value_and_trace`.
 
     Accuracy: products as in `value_and_trace`; equal to it with the same probe up to rounding, gradients too, in all
-    forms, and of "gauss_newton" to the dense product in float64; tests/curvature/test_penalty.py.
+    forms, of "gauss_newton" to the dense product in float64 and of "scale_free" to the dense trace in the mean over
+    probes; tests/curvature/test_penalty.py.
 
-    Source: as for `value_and_trace`; Schraudolph (2002) for the Gauss-Newton product.
+    Source: as for `value_and_trace`; Schraudolph (2002) for the Gauss-Newton product; Kwon et al., ASAM (2021) for the
+    elementwise scale.
     """
     checks.check_params("params", params)
     checks.check_key(key)
     checks.check_choice("of", of, MATRICES)
     checks.check_choice("form", form, FORMS)
     loss, curvature_of, probe = checks.scalar(loss), FORMS[form], trees.rademacher(key, params)
+    if of == "scale_free":
+        probe = jax.tree.map(jnp.multiply, probe, params)
     if of == "gauss_newton":
         outputs, along, auxiliary = jax.jvp(network, (params,), (probe,), has_aux=True)
         return outputs, auxiliary, curvature_of(lambda point: (loss(point), ()), outputs, along)[2]

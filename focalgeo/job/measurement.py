@@ -1,19 +1,21 @@
 """Measurement of members: all of a trained one, and between epochs the curvature and diagnostics that are asked for."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from focalgeo import calibration, checks, evaluation, losses, parallel, records
+from focalgeo import calibration, checks, curvature, evaluation, losses, parallel, records, trees
 from focalgeo.job import preparation, say
 from focalgeo.job.preparation import Member, Prepared
 from focalgeo.rows import Diagnostic, Row, Scalar, finite, tagged
 from focalgeo.training.step import member_state
-from focalgeo.types import Array, Predictions, PyTree, RunError, Split, TrainState
+from focalgeo.types import Array, Batch, Predictions, PyTree, RunError, Split, TrainState
 
 _CROSS_ENTROPY = losses.make_loss("cross_entropy")  # one object, so that what is compiled for it serves every member
 
@@ -100,12 +102,45 @@ def make_problem(member: Member, prepared: Prepared, state: TrainState, split: s
     functions = {"cross_entropy": _CROSS_ENTROPY, prepared.objective.name: prepared.objective.loss}
     loss_values, params, model_state = jax.device_get((state.loss_values, state.params, state.model_state))
     of_logits = {name: Partial(loss, loss_values=loss_values) for name, loss in functions.items()}
-    settings, (x, y) = member.config.curvature, getattr(prepared.dataset, split)
-    few = Split(x[: settings.examples], y[: settings.examples])
-    batches = preparation.evaluation_batches(member.config, few, batch_size=settings.batch_size)
-    batches = [batch._replace(y=batch.y.reshape(-1), mask=batch.mask.reshape(-1)) for batch in batches]
     apply = Partial(_flat_logits, Partial(prepared.model.apply))
-    return evaluation.Problem(apply, of_logits, params, model_state, batches)
+    return evaluation.Problem(apply, of_logits, params, model_state, _curvature_batches(prepared, split))
+
+
+def _curvature_batches(prepared: Prepared, split: str) -> list[Batch]:
+    """The split's examples for curvature."""
+    settings, (x, y) = prepared.config.curvature, getattr(prepared.dataset, split)
+    few = Split(x[: settings.examples], y[: settings.examples])
+    batches = preparation.evaluation_batches(prepared.config, few, batch_size=settings.batch_size)
+    return [batch._replace(y=batch.y.reshape(-1), mask=batch.mask.reshape(-1)) for batch in batches]
+
+
+def make_trace(prepared: Prepared) -> Callable:
+    """The function (states, epoch) -> the trace [members] that the penalty is of, of mean cross-entropy on train.
+
+    In evaluation mode, on the examples for curvature, by config.curvature.num_probes random vectors of the epoch.
+    """
+    settings, apply = prepared.config, Partial(_flat_logits, Partial(prepared.model.apply))
+    estimator = functools.partial(curvature.outputs_and_trace, of=settings.loss.trace_of, form=settings.loss.trace_form)
+
+    @jax.jit
+    @trees.at_highest
+    @functools.partial(jax.vmap, in_axes=(0, None, None))
+    def summed(state, batch, epoch):
+        def network(params):
+            return apply({"params": params, **state.model_state}, batch.x), ()
+
+        def loss(logits):
+            return jnp.sum(jnp.where(batch.mask, losses.cross_entropy(logits, batch.y), 0.0))
+
+        keys = jax.random.split(jax.random.fold_in(state.key, epoch), settings.curvature.num_probes)
+        return jnp.mean(jax.lax.map(lambda key: estimator(network, loss, state.params, key)[2], keys))
+
+    def trace(states: TrainState, epoch: int) -> np.ndarray:
+        states, batches = states._replace(opt_state=(), best=None), _curvature_batches(prepared, "train")
+        of_batches = [jax.device_get(summed(states, batch, epoch)) for batch in batches]
+        return sum(of_batches) / np.float32(sum(np.sum(batch.mask) for batch in batches))
+
+    return trace
 
 
 def _flat_logits(apply: Callable, variables: PyTree, x: PyTree) -> Array:

@@ -183,10 +183,11 @@ def make_objective(config) -> Objective:
     if penalty is not None:
         title = function
         needed.append("penalty_weight")
-    if settings.trace_penalty or any(config.sweep.trace_penalty):
+    targets = settings.trace_target or any(config.sweep.trace_target)
+    if targets or settings.trace_penalty or any(config.sweep.trace_penalty):
         estimator = partial(curvature.outputs_and_trace, of=settings.trace_of, form=settings.trace_form)
         trace = penalties.make_trace(estimator, losses.cross_entropy, examples=settings.trace_examples)
-        needed.append("trace_penalty")
+        needed += ["trace_penalty", *(("trace_target", "trace_bound", "trace") if targets else ())]
     if settings.alpha:
         unweighted, title = loss, f"class_weighted_{title}"
         needed.append("alpha")
@@ -200,7 +201,7 @@ def make_objective(config) -> Objective:
 
 def initial_values(config, names: Collection[str]) -> dict[str, PyTree]:
     """The traced values of these names as training begins, as float32 arrays."""
-    by_name = {**config.loss, "epoch": 0}
+    by_name = {**config.loss, "epoch": 0, "trace": 0}
     for table in (losses.POLICIES, losses.SCHEDULES):
         by_name |= table[config.loss.name]._asdict() if config.loss.name in table else {}
     values = {name: np.asarray(by_name[name], np.float32) for name in names if name != "adafocal"}
@@ -215,9 +216,9 @@ def trained_gamma(config) -> float | None:
 
     Class weights or a penalty move what the loss is least at: then no map undoes it.
     """
-    if config.loss.name != "focal_loss" or config.loss.gamma == 0 or config.loss.alpha or config.loss.trace_penalty:
-        return None
-    return config.loss.gamma
+    loss = config.loss
+    moved = loss.alpha or loss.trace_penalty or loss.trace_target
+    return None if loss.name != "focal_loss" or loss.gamma == 0 or moved else loss.gamma
 
 
 def _load(config) -> Dataset:

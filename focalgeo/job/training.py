@@ -14,7 +14,7 @@ from focalgeo import evaluation, losses, parallel, records
 from focalgeo.job import measurement, preparation, process, say, start
 from focalgeo.job.preparation import Member, Pipeline, Prepared
 from focalgeo.rows import Row, Scalar
-from focalgeo.training import checkpoint, loop
+from focalgeo.training import checkpoint, loop, penalties
 from focalgeo.training.step import make_members_step
 from focalgeo.types import Model, Predictions, Split, TrainState
 
@@ -58,7 +58,7 @@ def train(
             sweep=members[0].name != "",
             batches=pipeline.specs,
             validate=make_validation(prepared, members, predict_val),
-            adapt=make_adapt(predict_val),
+            adapt=make_adapt(predict_val, measurement.make_trace(prepared)),
             learning_rate=lambda index: rates * float(prepared.schedule(index)),
             write=functools.partial(records.append_rows, workdir),
             save=save,
@@ -154,11 +154,12 @@ def make_prediction(config, model: Model) -> Callable:
     return predict
 
 
-def make_adapt(predict: Callable) -> Callable:
+def make_adapt(predict: Callable, trace: Callable) -> Callable:
     """The change of some members' states as an epoch begins; predict(states) gives val's predictions.
 
     A schedule of the loss learns the epoch's number. From the second epoch on AdaFocal moves its gammas by the
-    calibration on val, and the epoch before is kept if it is the best on val so far and the best is asked for.
+    calibration on val, the weight of a trace penalty with a target follows trace(states, epoch), and the epoch before
+    is kept if it is the best on val so far and the best is asked for.
     """
 
     @jax.jit
@@ -171,6 +172,10 @@ def make_adapt(predict: Callable) -> Callable:
         values, best = states.loss_values, states.best
         if "epoch" in values:
             values = {**values, "epoch": np.full_like(values["epoch"], epoch)}
+        if "trace" in values:
+            values = {**values, "trace": trace(states, epoch)}
+            if epoch > 0:
+                values["trace_penalty"] = penalties.steered_weight(values, before=states.loss_values["trace"])
         if epoch > 0 and ("adafocal" in values or best is not None):
             predicted = predict(states)
             if "adafocal" in values:
@@ -183,20 +188,26 @@ def make_adapt(predict: Callable) -> Callable:
 
 
 def make_validation(prepared: Prepared, members: list[Member], predict: Callable) -> Callable:
-    """Rows of mean loss (without penalty) and accuracy on val, and of diagnostics and curvature where asked for."""
+    """Rows of mean loss (without penalty) and accuracy on val, and of diagnostics and curvature where asked for.
+
+    Of a steered penalty "trace_penalty", its weight in the epoch, and "penalised_trace", that on train as it began.
+    """
     loss = jax.jit(jax.vmap(prepared.objective.loss, in_axes=(1, None, 0)))
 
     def validate(groups: list[TrainState]) -> list[Row]:
         rows, rest = [], iter(members)
         for states in groups:
             predicted = predict(states)
-            per_example = np.asarray(loss(predicted.logits, predicted.labels, jax.device_get(states.loss_values)))
+            values = jax.device_get(states.loss_values)
+            per_example = np.asarray(loss(predicted.logits, predicted.labels, values))
             right = predicted.logits.argmax(-1) == predicted.labels[:, None]
-            means = zip(np.asarray(states.frozen), per_example.mean(1), right.mean(0), rest)  # noqa: B905
-            for frozen, mean, accuracy, member in means:
-                if math.isfinite(mean) and not frozen:
-                    for name, value in (("loss", mean), ("accuracy", accuracy)):
-                        rows.append(Scalar(name, value, len(right), "val", **member.tags))
+            of_val = {"n": len(right), "split": "val"}
+            measured = [("loss", per_example.mean(1), of_val), ("accuracy", right.mean(0), of_val)]
+            if "trace" in values:
+                measured += [("trace_penalty", values["trace_penalty"], {}), ("penalised_trace", values["trace"], {})]
+            for index, (frozen, member) in enumerate(zip(np.asarray(states.frozen), rest)):  # noqa: B905
+                if math.isfinite(measured[0][1][index]) and not frozen:
+                    rows += [Scalar(name, of[index], **where, **member.tags) for name, of, where in measured]
         rows += measurement.diagnostics_of_epoch(prepared, members, groups)
         return rows + measurement.curvature_of_epoch(prepared, members, groups)
 

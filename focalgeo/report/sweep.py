@@ -38,6 +38,7 @@ from focalgeo.types import Estimate
 AXES = {  # title and symbol
     "gamma": ("γ of the training loss", "γ"),
     "trace_penalty": ("weight λ of the trace penalty", "λ"),
+    "trace_target": ("target of the trace", "target"),
     "learning_rate": ("learning rate", "learning rate"),
     "weight_decay": ("weight decay", "weight decay"),
     "seed": ("seed", "seed"),

@@ -6,7 +6,8 @@ With them a step minimises
 
 over the n unmasked examples of a batch, divided by n unless the step minimises sums. H is the Hessian of their summed
 cross-entropy in the parameters, p a penalty on all of their outputs together, such as MMCE. The weights are among the
-loss values. Losses and the estimator of the trace are handed in, as this package imports neither.
+loss values; that of the trace may be steered to a target. Losses and the estimator of the trace are handed in, as this
+package imports neither.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo import parallel
+from focalgeo.types import Array
 
 
 def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = None) -> Callable:
@@ -47,6 +49,28 @@ def make_outputs(*, trace: Callable | None = None, on_batch: Callable | None = N
 
 
 plain_outputs = make_outputs()  # no penalty
+
+
+def steered_weight(loss_values: dict[str, Array], *, before: Array) -> Array:
+    """The trace penalty's weight for the next epoch: larger where the trace is above its target, smaller below.
+
+    It gains bound (r / 5 + (r - r_before) / 2), r = log(trace / target) cut to -1 and 1, and stays within -bound and
+    bound: the multiplier of the constraint trace = target, which also answers to the trace's change over the epoch. A
+    negative weight raises the trace. Without a target, 0, the weight stays.
+
+    Args:
+        loss_values: "trace_penalty" (the weight), "trace", "trace_target" and "trace_bound".
+        before: the trace an epoch ago.
+
+    Source: Platt and Barr, Constrained differential optimization (1988); its second term is a controller's.
+    """
+    weight, trace, target, bound = (loss_values[f"trace{end}"] for end in ("_penalty", "", "_target", "_bound"))
+
+    def distance(trace):
+        return jnp.clip(jnp.log(jnp.maximum(trace, target / 3) / target), -1, 1)
+
+    moved = weight + bound * (0.2 * distance(trace) + 0.5 * (distance(trace) - distance(before)))
+    return jnp.where(target > 0, jnp.clip(moved, -bound, bound), weight)
 
 
 def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0) -> Callable:

@@ -116,6 +116,26 @@ def test_the_gauss_newton_trace_is_v_j_h_j_v_with_its_gradient(form):
         assert abs(trace - outputs_and_trace(network, own_loss, params, key)[2]) > 1e-3  # the Hessian's is another
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_scale_free_trace_is_that_of_the_hessian_between_the_parameters_with_its_gradient(form):
+    with jax.enable_x64(True):
+        params, network, own_loss = make_case(jnp.float64)
+        keys = jax.random.split(jax.random.PRNGKey(3), 1000)
+
+        def estimate(params, key):
+            return outputs_and_trace(network, own_loss, params, key, of="scale_free", form=form)[2]
+
+        def exact(params):
+            flat, unravel = jax.flatten_util.ravel_pytree(params)
+            return flat**2 @ jnp.diag(jax.hessian(lambda flat: own_loss(network(unravel(flat))[0]))(flat))
+
+        values, slopes = jax.vmap(jax.value_and_grad(estimate), (None, 0))(params, keys)
+        for samples, whole in ((values, exact(params)), *zip(*map(jax.tree.leaves, (slopes, jax.grad(exact)(params))))):  # noqa: B905
+            error = 5 * samples.std(0) / len(keys) ** 0.5 + 1e-12
+            assert np.all(np.abs(samples.mean(0) - whole) < error)
+        assert np.abs(values.mean() - exact(params)) < 0.2 * np.abs(exact(params))
+
+
 def test_the_reverse_pass_waits_by_a_factor_of_one_that_is_nan_where_the_curvature_is():
     slope = jax.vmap(jax.grad(reverse_after_forward))(jnp.array([-2.0, 0.0, 3.0, jnp.inf, jnp.nan]))
     np.testing.assert_array_equal(slope, [1, 1, 1, 1, jnp.nan])
