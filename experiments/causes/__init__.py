@@ -44,7 +44,7 @@ from focalgeo.rows import Diagnostic, select
 REGIMES = {"digits": "digits", "few": "digits, 150 images", "cifar10": "CIFAR-10, fitted"}
 EXAMPLES = {"digits": None, "few": 150}  # of training
 IMAGES = ("configs/cifar.py:fitted,fl3", 3)  # config, seeds
-MODELS = spectra.MODELS
+MODELS, TRUTHS = spectra.MODELS, spectra.TRUTHS
 TITLES = {"trace": "trace", "lambda_max": "λ_max", "scale_free_trace": "scale-free trace"}
 SURFACES = {  # number -> words
     f"{name} {loss} {split}": f"{title}, {'CE' if loss == 'CE' else 'own'}, {split}"
@@ -69,31 +69,15 @@ MATRICES = {  # whose trace is held -> its number
     "scale_free": "scale_free_trace CE train",
     "gauss_newton": "trace, gauss_newton CE train",
 }
-BOUNDS = {  # of the penalty's weight, downward and upward
-    (0.0, "hessian"): (0.004, 0.004),
-    (0.0, "gauss_newton"): (0.004, 0.004),
-    (0.0, "scale_free"): (0.04, 0.04),
-    (3.0, "hessian"): (0.004, 0.001),
-    (3.0, "gauss_newton"): (0.004, 0.001),
-    (3.0, "scale_free"): (0.04, 0.01),
-}
+BOUNDS = {"hessian": 0.004, "gauss_newton": 0.004, "scale_free": 0.04}  # of the weight; of focal loss upward a quarter
 SHOWN = ("trace CE train", "lambda_max CE train", "trace own train", "lambda_max own train")  # in the figure
 SAME, DECADES, REACH = 1e-5, 4, 0.1  # of probabilities, of curvature, of a target
-CHOSEN = {
-    "lambda_max": Number("λ_max, train"),
-    "trace": Number("trace, train"),
-    "accuracy": OUTPUTS["accuracy"],
-    "ece": Number("ECE, %", 100),
-    "temperature": Number("best T"),
-    "train nll": Number("train NLL"),
-    "steps": Number("steps"),
-}
-DOSE = {"reached": Number("trace reached, train")}
-DOSE |= {name: OUTPUTS[name] for name in ("train accuracy", "accuracy", "ece", "ece after T", "temperature")}
-DOSE |= {"train nll": Number("train NLL")}
-WAYS = {name: OUTPUTS[name] for name in ("train accuracy", "accuracy", "ece", "ece after T", "nll", "temperature")}
-WAYS |= {"confidence": Number("mean confidence, val, %", 100), "folded T": Number("folded T")}
-WAYS |= {name: Number(title) for name, title in SURFACES.items()}
+NUMBERS = OUTPUTS | {name: Number(title) for name, title in (TITLES | SURFACES).items()}
+NUMBERS |= {"reached": Number("trace reached, train"), "train nll": Number("train NLL"), "folded T": Number("folded T")}
+NUMBERS |= {"confidence": Number("mean confidence, val, %", 100)}
+CHOSEN = ("lambda_max", "trace", "accuracy", "ece", "temperature", "train nll")
+DOSE = ("reached", "train accuracy", "train nll", "accuracy", "ece", "ece after T", "temperature")
+WAYS = ("train accuracy", "accuracy", "ece", "ece after T", "temperature", "confidence", "folded T", *SURFACES)
 MEASURED = {"rescaled": networks.same_function, "reverse": networks.reverse}  # part -> its runs of networks
 
 
@@ -133,15 +117,14 @@ def _of_images(measure, seed: int, data: str, out: Path):
 
 def _doses(flags, parts):
     """Plain training, then training to each target, whose traces follow from the plain runs' medians."""
-    runs, seeds = pd.DataFrame(parts.get("runs", [])), range(flags.seeds)
+    tags, seeds = {"target": "trace_target", "seed": "seed"}, range(flags.seeds)
     for (regime, fields), (gamma, loss) in product(DOSED.items(), LOSSES.items()):
         fields = SCHEDULE | fields | {"loss.name": loss, "loss.gamma": gamma}
         of = {"regime": regime, "gamma": gamma, "of": "", "up": False}
-        tags = {"target": "trace_target", "seed": "seed"}
         yield jobs.sweep(of, seeds, DIGITS, fields, seconds=3, tags={"seed": "seed"}, parts=True, more=_train)
-        plain = rows_where(runs, **of) if len(runs) else runs
+        plain = pd.DataFrame([run for run in parts.get("runs", []) if of.items() <= run.items()])
         for (matrix, name), up in product(MATRICES.items() if len(plain) else (), (False, True)):
-            median, bound = float(plain[name].median()), BOUNDS[gamma, matrix][up]
+            median, bound = float(plain[name].median()), BOUNDS[matrix] / (4 if gamma and up else 1)
             targets = tuple(round(factor * median, 5) for factor in FACTORS[up])
             steered = {"loss.trace_of": matrix, "loss.trace_bound": bound, "sweep.trace_target": targets}
             more = partial(_train, median=median)
@@ -159,10 +142,14 @@ def _train(run, rows, workdir, median=None):
 # ---- statistics
 
 
-def effect(runs: pd.DataFrame, number: str, by: str, *fixed: str) -> Interval:
-    """The slope of a number over another by least squares, once each seed's mean is taken; further ones held."""
-    columns = [number, by, *fixed]
-    moments = np.array([group[columns].cov(ddof=0) * len(group) for _, group in runs.groupby("seed")])
+def effect(runs: pd.DataFrame, number: str, by: str, *, held: bool) -> Interval:
+    """The slope of a number over log10 of another by least squares, once each seed's mean is taken.
+
+    held: with accuracy on test and the log of train NLL as further regressors.
+    """
+    fixed = [runs.accuracy, np.log(runs["train nll"])] if held else []
+    table = np.column_stack([runs[number], np.log10(runs[by]), *fixed])
+    moments = np.array([np.cov(table[rows].T, ddof=0) * len(rows) for rows in runs.groupby("seed").indices.values()])
 
     def slope(places):
         total = moments[places].sum(-3)
@@ -171,26 +158,27 @@ def effect(runs: pd.DataFrame, number: str, by: str, *fixed: str) -> Interval:
     return numbers.bootstrapped(len(moments), slope)
 
 
-def by_regime(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def by_regime(runs: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
     """Title -> runs."""
+    if runs is None:
+        return {}
     return {title: group for regime, title in REGIMES.items() if len(group := rows_where(runs, regime=regime))}
 
 
-def decades(runs: pd.DataFrame, number: str, *, most: bool = False) -> float:
-    """The least over seeds, or the most, of log10 of the largest over the least."""
-    ratios = np.log10(runs.groupby("seed")[number].max() / runs.groupby("seed")[number].min())
-    return float(ratios.max() if most else ratios.min())
+def decades(runs: pd.DataFrame, number: str) -> pd.Series:
+    """By seed log10 of the largest over the least."""
+    return np.log10(runs.groupby("seed")[number].max() / runs.groupby("seed")[number].min())
 
 
-def spread(runs: pd.DataFrame, number: str) -> float:
-    """The largest over seeds of the largest less the least."""
-    return float(runs.groupby("seed")[number].agg(np.ptp).max())
+def points(runs: pd.DataFrame) -> float:
+    """How far ECE moves, in points: the most of any seed."""
+    return 100 * float(runs.groupby("seed").ece.agg(np.ptp).max())
 
 
 def changed(reverse: pd.DataFrame, name: str, way: str) -> pd.Series:
     """Seed -> log of a curvature at a way's network over cross-entropy's at its own; "loss": own there."""
     start = np.log(numbers.column(reverse, name.replace(" own ", " CE "), way="ce"))
-    return np.log(numbers.column(reverse, name, way="ce" if way == "loss" else way)) - start
+    return (np.log(numbers.column(reverse, name, way="ce" if way == "loss" else way)) - start).dropna()
 
 
 def share(reverse: pd.DataFrame, name: str, way: str) -> Interval:
@@ -201,21 +189,14 @@ def share(reverse: pd.DataFrame, name: str, way: str) -> Interval:
     return interval((changed(reverse, name, way) / whole).dropna())
 
 
-def places(spectra: pd.DataFrame) -> pd.DataFrame:
-    """The cells of one scale and one start, with logarithms of their curvature."""
-    runs = rows_where(spectra, scale=1.0, first=1.0)
-    return runs.assign(**{f"log {name}": np.log10(runs[name]) for name in ("lambda_max", "trace")})
-
-
-def steered(runs: pd.DataFrame) -> dict[tuple[str, str, str], pd.DataFrame]:
-    """Regime, loss and matrix -> the runs that learned under its targets, with what was reached and its logarithms."""
+def steered(runs: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
+    """Regime, loss and matrix -> the runs that learned under its targets, with the trace that each reached."""
     groups = {}
-    for regime, gamma, matrix in product(DOSED, LOSSES, MATRICES):
+    for regime, gamma, matrix in product(DOSED, LOSSES, MATRICES) if runs is not None else ():
         group = numbers.learned(rows_where(runs, regime=regime, gamma=gamma, of=matrix))
-        group = group.assign(reached=group.get(MATRICES[matrix]))
-        logs = {"log trace": np.log10(group.reached), "log nll": np.log(group["train nll"])}
         if len(group):
-            groups[REGIMES[regime], LOSSES[gamma], matrix] = group.assign(**logs)
+            title = f"{REGIMES[regime]}, {LOSSES[gamma]}, {matrix}"
+            groups[title] = group.assign(reached=group[MATRICES[matrix]])
     return groups
 
 
@@ -224,124 +205,107 @@ def steered(runs: pd.DataFrame) -> dict[tuple[str, str, str], pd.DataFrame]:
 
 def claims(spectra=None, rescaled=None, reverse=None, runs=None):
     """Of each design that has runs."""
-    told = []
-    if rescaled is not None:
-        told += [claim for regime, runs in by_regime(rescaled).items() for claim in _of_rescaled(regime, runs)]
-    if spectra is not None:
-        told += _of_spectra(spectra)
-    if reverse is not None:
-        told += [claim for regime, runs in by_regime(reverse).items() for claim in _of_reverse(regime, runs)]
-    if runs is not None:
-        told += [claim for title, of_dose in steered(runs).items() for claim in _of_dose(", ".join(title), of_dose)]
-    return told
+    told = [] if spectra is None else [*_of_spectra(spectra)]
+    designs = {_of_rescaled: by_regime(rescaled), _of_reverse: by_regime(reverse), _of_dose: steered(runs)}
+    return told + [claim for of, groups in designs.items() for each in groups.items() for claim in of(*each)]
+
+
+def _grows(title, runs, by, number="ece", words="ECE as trained"):
+    """Whether calibration's number grows with a curvature at equal accuracy and train loss."""
+    held, free = (shown(effect(runs, number, by, held=held), scale=100, signed=True) for held in (True, False))
+    claim = f"{title}: {words} grows with the {TITLES.get(by, 'trace')}, accuracy and train loss held"
+    told = numbers.verdict(effect(runs, number, by, held=True), falls=False)
+    return Claim("focalgeo", claim, told, f"points a decade {held}; not held {free}")
 
 
 def _of_dose(title, runs):
     off = (runs.reached / runs.target - 1).abs().groupby(runs.factor).median()
-    because = f"most {100 * off.max():.2g}%, at {off.idxmax():g} times"
-    shows = SHOWS if off.max() <= REACH else NOT
+    shows, because = SHOWS if off.max() <= REACH else NOT, f"most {100 * off.max():.2g}%, at {off.idxmax():g} times"
     yield Claim("focalgeo", f"{title}: each target is reached within 10%, median over seeds", shows, because)
-    for name, words in (("ece", "ECE as trained"), ("ece after T", "ECE after T")):
-        held, free = (effect(runs, name, "log trace", *fixed) for fixed in (("accuracy", "log nll"), ()))
-        claim = f"{title}: {words} grows with the trace, accuracy and train loss held"
-        because = (
-            f"points a decade {shown(held, scale=100, signed=True)}; not held {shown(free, scale=100, signed=True)}"
-        )
-        yield Claim("focalgeo", claim, numbers.verdict(held, falls=False), because)
+    yield _grows(title, runs, "reached")
+    yield _grows(title, runs, "reached", "ece after T", "ECE after T")
+
+
+def _moved(title, runs, names, words):
+    """Whether curvature moves by four decades, and how far ECE goes along."""
+    moved, ece = min(decades(runs, name).min() for name in names), points(runs)
+    shows = SHOWS if moved > DECADES - SAME and ece < 0.01 else NOT
+    claim = f"{title}: {words} move trace and λ_max by four decades, ECE by less than 0.01 points"
+    return Claim("focalgeo", claim, shows, f"least {moved:.3g} decades, most {ece:.2g} points")
 
 
 def _of_rescaled(regime, runs):
-    moved, away = min(decades(runs, "trace CE val"), decades(runs, "lambda_max CE val")), runs.away.max()
-    ece, free = spread(runs, "ece"), 10 ** decades(runs, "scale_free_trace CE val", most=True) - 1
-    words = "trace and λ_max of CE on val move by four decades, probabilities by 1e-5 at most"
-    for claim, shows, because in (
-        (words, moved >= DECADES and away <= SAME, f"least {moved:.3g} decades, most {away:.2g}"),
-        ("ECE then moves by less than 0.01 points", ece < 1e-4, f"most {100 * ece:.2g} points"),
-        ("the scale-free trace then moves by less than 1%", free < 0.01, f"most {100 * free:.2g}%"),
-    ):
-        yield Claim("focalgeo", f"{regime}, rescaled: {claim}", SHOWS if shows else NOT, because)
+    free, away = 100 * (10 ** decades(runs, "scale_free_trace CE val").max() - 1), runs.away.max()
+    yield _moved(regime, runs, ("trace CE val", "lambda_max CE val"), "other weights of the same function")
+    claim = f"{regime}: the scale-free trace then moves by less than 1%, probabilities by at most 1e-5"
+    shows = SHOWS if free < 1 and away <= SAME else NOT
+    yield Claim("focalgeo", claim, shows, f"most {free:.2g}%, {away:.2g}")
 
 
 def _of_spectra(spectra):
     scaled = rows_where(spectra, model="softmax", spectrum="power", truth="all")
-    moved, ece = min(decades(scaled, "trace"), decades(scaled, "lambda_max")), spread(scaled, "ece")
-    words = "softmax regression: features of another scale move curvature by four decades, ECE by under 0.01 points"
-    shows = moved > DECADES - SAME and ece < 1e-4
-    told = [Claim("focalgeo", words, SHOWS if shows else NOT, f"{moved:.3g} decades; {100 * ece:.2g} points")]
+    yield _moved(MODELS["softmax"], scaled, ("trace", "lambda_max"), "features of another scale")
     for model, by in (("softmax", "lambda_max"), ("linear", "lambda_max"), ("linear", "trace")):
-        runs = rows_where(places(spectra), model=model)
-        held, free = (effect(runs, "ece", f"log {by}", *fixed) for fixed in (("accuracy", "train nll"), ()))
-        claim = f"{MODELS[model]}, chosen spectra: ECE grows with {TITLES[by]}, accuracy and train loss held"
-        because = (
-            f"points a decade {shown(held, scale=100, signed=True)}; not held {shown(free, scale=100, signed=True)}"
-        )
-        told.append(Claim("focalgeo", claim, numbers.verdict(held, falls=False), because))
-    for model, group in places(spectra).groupby("model", sort=False):
-        steep, flat = (rows_where(group, spectrum="power", truth=truth) for truth in ("steep", "flat"))
+        runs = rows_where(spectra, model=model, scale=1.0)
+        yield _grows(f"{MODELS[model]}, nine spectra and truths", rows_where(runs, first=1.0), by)
+    yield _grows(f"{MODELS['linear']}, one spectrum, three starts", rows_where(runs, spectrum="power", truth="all"), by)
+    for model, group in rows_where(spectra, spectrum="power", scale=1.0, first=1.0).groupby("model", sort=False):
+        less = numbers.change(*(rows_where(group, truth=truth) for truth in ("steep", "flat")), "ece")
         claim = f"{MODELS[model]}, one spectrum: ECE is lower where the truth lies in the steep directions"
-        less = numbers.change(steep, flat, "ece")
-        told.append(numbers.told("focalgeo", claim, less, scale=100, unit="points"))
-    return told
+        yield numbers.told("focalgeo", claim, less, scale=100, unit="points")
 
 
 def _of_reverse(regime, runs):
     for name, title in SURFACES.items():
         part = share(runs, name, "folded")
-        claim = f"{regime}: a temperature explains more than half of what focal loss changes of {title}"
-        because = (
-            f"share {shown(part)}" if part.known else "the change is under a tenth, or of either sign, in some seed"
+        claim = f"{regime}: a temperature explains more than half of what focal loss changes of the {title}"
+        more = numbers.verdict(Interval(*(number - 0.5 for number in part)), falls=False)
+        yield Claim(
+            "focalgeo", claim, more, f"share {shown(part)}" if part.known else "it changes little or either way"
         )
-        more = Interval(*(number - 0.5 for number in part))
-        yield Claim("focalgeo", claim, numbers.verdict(more, falls=False), because)
 
 
 # ---- tables and figure
 
 
+def means(heads, groups, names):
+    """Means over seeds of these numbers."""
+    return numbers.means_table(heads, groups, {name: NUMBERS[name] for name in names})
+
+
 def dose_table(runs):
     """At each target: means over seeds."""
-    groups = {
-        (*title, f"{factor:g}"): group
-        for title, of_dose in steered(runs).items()
-        for factor, group in of_dose.groupby("factor")
-    }
-    return numbers.means_table(["regime", "loss", "trace of", "target, of plain"], groups, DOSE)
+    every = {title: of_dose.groupby("factor") for title, of_dose in steered(runs).items()}
+    groups = {(title, f"{factor:g}"): group for title, by in every.items() for factor, group in by}
+    return means(["regime, loss, trace of", "target, of plain"], groups, DOSE)
 
 
 def spectra_table(spectra):
     """Every cell: means over seeds."""
     keys = ["model", "spectrum", "truth", "scale", "first"]
     groups = {tuple(map(str, key)): group for key, group in spectra.groupby(keys, sort=False)}
-    return numbers.means_table(keys, groups, CHOSEN)
+    return means(keys, groups, CHOSEN)
 
 
 def ways_table(reverse):
     """Outputs and curvature of each way in each regime: means over seeds."""
-    groups = {
-        (regime, way): runs
-        for regime, of_regime in by_regime(reverse).items()
-        for way, runs in of_regime.groupby("way", sort=False)
-    }
-    return numbers.means_table(["regime", "network"], groups, WAYS)
+    every = {regime: of_regime.groupby("way", sort=False) for regime, of_regime in by_regime(reverse).items()}
+    groups = {(regime, way): runs for regime, by in every.items() for way, runs in by}
+    return means(["regime", "network"], groups, WAYS)
 
 
 def shares_table(reverse):
-    """Factors by which focal loss, a folded temperature or a held confidence change curvature; shares by seed."""
+    """Factors by which focal loss and a folded temperature change curvature; shares of it, by seed.
+
+    held: of a confidence held in training; loss: of the other loss at cross-entropy's network.
+    """
     rows = []
-    for regime, runs in by_regime(reverse).items():
-        for name, title in SURFACES.items():
-            factors = [interval(changed(runs, name, way)).mapped(np.exp) for way in ("focal", "folded")]
-            parts = [share(runs, name, way) for way in ("folded", "held", "loss")]
-            rows.append([regime, title, *(shown(value) for value in (*factors, *parts))])
-    heads = [
-        "regime",
-        "curvature",
-        "focal loss, times",
-        "a temperature, times",
-        "its share",
-        "share of a held confidence",
-    ]
-    return numbers.markdown([*heads, "share of the other loss alone"], rows)
+    for (regime, runs), (name, title) in product(by_regime(reverse).items(), SURFACES.items()):
+        factors = [interval(changed(runs, name, way)).mapped(np.exp) for way in ("focal", "folded")]
+        parts = [share(runs, name, way) for way in ("folded", "held", "loss")]
+        rows.append([regime, title, *map(shown, [*factors, *parts])])
+    heads = ["regime", "curvature", "focal loss, times", "temperature, times", "its share", "held", "loss"]
+    return numbers.markdown(heads, rows)
 
 
 def overview(spectra, rescaled, reverse, runs):
@@ -351,20 +315,15 @@ def overview(spectra, rescaled, reverse, runs):
     lines = {regime: along(group, "exponent", "lambda_max CE val") for regime, group in by_regime(rescaled).items()}
     figures.lines(same, lines, scale=100, linestyle="")
     softmax = rows_where(spectra, model="softmax")
-    where = {"all": "in all directions", "steep": "in steep directions", "flat": "in flat directions"}
     lines = {
-        f"truth {words}": along(rows_where(softmax, truth=truth, scale=1.0), "spectrum", "lambda_max")
-        for truth, words in where.items()
+        f"truth in {truth} directions": along(rows_where(softmax, truth=truth, scale=1.0), "spectrum", "lambda_max")
+        for truth in TRUTHS
     }
     lines["one spectrum, other scales"] = along(
         rows_where(softmax, spectrum="power", truth="all"), "scale", "lambda_max"
     )
     figures.lines(chosen, {name: dict(sorted(line.items())) for name, line in lines.items()}, scale=100)
-    lines = {
-        f"{', '.join(title[:2])}, {title[2]}": along(group, "factor", "factor")
-        for title, group in steered(runs).items()
-    }
-    figures.lines(dose, lines, scale=100)
+    figures.lines(dose, {title: along(group, "factor", "factor") for title, group in steered(runs).items()}, scale=100)
     for axis, title, label in (
         (same, "the same function at other weights", "λ_max, cross-entropy, val"),
         (chosen, "softmax regression, chosen spectra", "λ_max, train"),

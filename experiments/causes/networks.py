@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from scipy import optimize, special
 
 from experiments import digits, jobs
@@ -57,14 +56,18 @@ def _logits(apply, variables, x):
 def on_digits(examples: int | None, seeds: int) -> Iterator[tuple[int, dict[str, Trained]]]:
     """Seed -> cross-entropy's network, focal loss's, and cross-entropy's that was held at the latter's confidence."""
     recipe = digits.read(examples)
-    run = jax.jit(jax.vmap(make_run(recipe), in_axes=(0, None, None, 0)))
-    places, none = jnp.arange(seeds), jnp.zeros(seeds)
-    params = {"ce": run(places, 0.0, 0.0, none), "focal": run(places, GAMMA, 0.0, none)}
-    of_member = lambda name, seed: jax.tree.map(lambda leaf: leaf[seed], params[name])  # noqa: E731
-    trained = lambda name, seed: Trained(recipe.model.apply, {"params": of_member(name, seed)}, recipe.splits)  # noqa: E731
-    levels = [confidence(trained("focal", seed).logits("train")) for seed in range(seeds)]
-    params["held"] = run(places, 0.0, 1.0, jnp.array(levels, jnp.float32))
-    yield from ((seed, {name: trained(name, seed) for name in params}) for seed in range(seeds))
+    run, levels, params = jax.jit(jax.vmap(make_run(recipe), in_axes=(0, None, None, 0))), jnp.zeros(seeds), {}
+    for name, gamma, held in (("ce", 0.0, 0.0), ("focal", GAMMA, 0.0), ("held", 0.0, 1.0)):
+        params[name] = run(jnp.arange(seeds), gamma, held, levels)
+        networks = [
+            {
+                way: Trained(recipe.model.apply, {"params": member_state(params[way], seed)}, recipe.splits)
+                for way in params
+            }
+            for seed in range(seeds)
+        ]
+        levels = jnp.array([confidence(of_seed[name].logits("train")) for of_seed in networks], jnp.float32)
+    return enumerate(networks)
 
 
 def make_run(recipe: digits.Recipe) -> Callable:
@@ -73,25 +76,16 @@ def make_run(recipe: digits.Recipe) -> Callable:
     At each step the multiplier moves by GAIN over all steps times what the batch's mean confidence lies above the
     level, from 1 and never below: of an example that is right cross-entropy and the penalty are least at p = 1 / it.
     """
-    count = recipe.epochs * recipe.per_epoch
-
-    def loss(params, gamma, pull, x, y, mask):
-        logits, share = recipe.logits(params, x), mask / jnp.sum(mask)
-        sure = jnp.sum(share * jnp.max(jax.nn.softmax(logits), -1))
-        return jnp.sum(share * losses.focal_loss(logits, y, gamma)) + pull * sure, sure
+    gain = GAIN / (recipe.epochs * recipe.per_epoch)
 
     def run(seed, gamma, held, level):
-        first, order = jax.random.split(jax.random.PRNGKey(seed))
-        params = recipe.model.init(first, recipe.splits["train"][0][:2])["params"]
+        def objective(params, multiplier, x, y, mask):
+            logits, share = recipe.logits(params, x), mask / jnp.sum(mask)
+            sure = jnp.sum(share * jnp.max(jax.nn.softmax(logits), -1))
+            loss = jnp.sum(share * losses.focal_loss(logits, y, gamma)) + held * multiplier * sure
+            return loss, jnp.maximum(multiplier + gain * jax.lax.stop_gradient(sure - level), 1.0)
 
-        def step(carry, at):
-            params, state, multiplier = carry
-            gradient, sure = jax.grad(loss, has_aux=True)(params, gamma, held * multiplier, *recipe.drawn(order, at))
-            updates, state = recipe.tx.update(gradient, state, params)
-            multiplier = jnp.maximum(multiplier + GAIN / count * (sure - level), 1.0)
-            return (optax.apply_updates(params, updates), state, multiplier), None
-
-        return jax.lax.scan(step, (params, recipe.tx.init(params), jnp.float32(1)), jnp.arange(count))[0][0]
+        return recipe.trained(seed, objective, jnp.float32(1))
 
     return run
 

@@ -1,5 +1,7 @@
 """Causes: what leaves a network's function as it is, and which curvature that moves; closed forms; the held slope."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +30,7 @@ def network(name, **options):
 
 
 def make_dense(trained):
-    """variables -> lambda_max, trace and scale-free trace of mean cross-entropy, by the whole Hessian."""
+    """Variables -> lambda_max, trace and scale-free trace of mean cross-entropy, by the whole Hessian."""
     x, y = trained.splits["val"]
     _, unravel = ravel_pytree(trained.variables["params"])
 
@@ -68,7 +70,7 @@ def test_a_folded_network_has_the_confidence_that_was_asked_for():
 def test_the_closed_form_is_the_hessian_of_the_loss(model):
     rng = np.random.default_rng(0)
     sizes = (5, spectra.CLASSES) if model == "softmax" else (5, spectra.HIDDEN, spectra.CLASSES)
-    layers = [rng.normal(size=shape) for shape in zip(sizes[:-1], sizes[1:], strict=True)]
+    layers = [rng.normal(size=shape) for shape in itertools.pairwise(sizes)]
     x, labels = rng.normal(size=(30, 5)), rng.integers(0, spectra.CLASSES, 30)
 
     def loss(layers):
@@ -90,10 +92,12 @@ def test_features_of_another_scale_give_the_same_function():
 
 def test_the_held_slope_is_that_of_least_squares_with_a_mean_for_each_seed():
     rng = np.random.default_rng(0)
-    runs = pd.DataFrame({"seed": np.repeat(np.arange(8), 5), "x": rng.normal(size=40), "fixed": rng.normal(size=40)})
-    runs["y"] = 2 * runs.x - runs.fixed + runs.seed + 0.1 * rng.normal(size=40)
-    columns = np.c_[runs.x, runs.fixed, np.eye(8)[runs.seed]]
-    found = causes.effect(runs, "y", "x", "fixed")
-    assert found.mean == pytest.approx(np.linalg.lstsq(columns, runs.y, rcond=None)[0][0])
-    assert found.low < 2 < found.high
-    assert causes.effect(runs, "y", "x").mean != pytest.approx(found.mean, abs=1e-3)
+    x, accuracy, loss = rng.normal(size=(3, 40))
+    runs = pd.DataFrame({"seed": np.repeat(np.arange(8), 5), "x": 10**x, "accuracy": accuracy})
+    runs["train nll"] = np.exp(loss + 0.5 * x)
+    runs["y"] = 2 * x - accuracy + 3 * loss + runs.seed + 0.1 * rng.normal(size=40)
+    columns = np.c_[x, accuracy, np.log(runs["train nll"]), np.eye(8)[runs.seed]]
+    held, free = (causes.effect(runs, "y", "x", held=held) for held in (True, False))
+    assert held.mean == pytest.approx(np.linalg.lstsq(columns, runs.y, rcond=None)[0][0])
+    assert held.low < 0.5 < held.high
+    assert free.mean > held.high
