@@ -23,18 +23,20 @@ from focalgeo.training.step import member_state
 from focalgeo.types import Array, PyTree
 
 GAMMA = 3.0  # of the focal loss
-EXAMPLES, PRODUCTS, PROBES = 500, 40, 60  # of a split for curvature; of the search for lambda_max; of each trace
+PRODUCTS = 40  # of the search for lambda_max, at most
 EXPONENTS = (-8, -4, 0, 4, 8)  # weights are multiplied by powers of two, which round nothing
 GAIN = 50.0  # of the multiplier that holds the mean confidence, over all steps
 CLASSES = 10
 
 
 class Trained(NamedTuple):
-    """A network: flax's apply, its variables, and split -> normalised inputs and labels."""
+    """A network: flax's apply, its variables, split -> normalised inputs and labels, and what curvature takes."""
 
     apply: Callable
     variables: PyTree
     splits: dict[str, tuple[Array, Array]]
+    examples: int = 500  # of a split
+    probes: int = 60  # products of each trace
 
     def logits(self, split: str) -> np.ndarray:
         """[examples, classes] of at most 10,000 examples."""
@@ -104,7 +106,8 @@ def of_workdir(workdir: Path) -> dict[str, Trained]:
     for index, member in enumerate(members):
         state = member_state(states, index)
         name = "focal" if member.tags["gamma"] else "ce"
-        trained[name] = Trained(prepared.model.apply, {"params": state.params, **state.model_state}, splits)
+        variables = {"params": state.params, **state.model_state}
+        trained[name] = Trained(prepared.model.apply, variables, splits, examples=100, probes=20)
     return trained
 
 
@@ -151,8 +154,8 @@ def confidence(logits: np.ndarray) -> float:
 # ---- what is measured
 
 
-@partial(jax.jit, static_argnums=0)
-def _surface(apply, variables, x, y, gamma):
+@partial(jax.jit, static_argnums=(0, 1))
+def _surface(apply, probes, variables, x, y, gamma):
     def loss(params):
         return jnp.mean(losses.focal_loss(apply({**variables, "params": params}, x, train=False), y, gamma))
 
@@ -161,7 +164,7 @@ def _surface(apply, variables, x, y, gamma):
     traces = {"trace": matvec, "scale_free_trace": lambda vector: scaled(matvec(scaled(vector)))}
     top = curvature.lambda_max(matvec, params, key, max_products=PRODUCTS, tolerance=1e-3)
     return {"lambda_max": top.value} | {
-        name: curvature.trace(product, params, key, PROBES, method="xtrace").value for name, product in traces.items()
+        name: curvature.trace(product, params, key, probes, method="xtrace").value for name, product in traces.items()
     }
 
 
@@ -169,9 +172,9 @@ def surfaces(trained: Trained, splits: tuple[str, ...], gammas: dict[str, float]
     """Curvatures as "trace CE val"; gammas: "CE" or "own" -> gamma of the loss."""
     measured = {}
     for split in splits:
-        x, y = (part[:EXAMPLES] for part in trained.splits[split])
+        x, y = (part[: trained.examples] for part in trained.splits[split])
         for loss, gamma in gammas.items():
-            found = jax.device_get(_surface(trained.apply, trained.variables, x, y, jnp.float32(gamma)))
+            found = jax.device_get(_surface(trained.apply, trained.probes, trained.variables, x, y, jnp.float32(gamma)))
             measured |= {f"{name} {loss} {split}": float(value) for name, value in found.items()}
     return measured
 
