@@ -74,10 +74,9 @@ BOUNDS = {"hessian": 0.004, "gauss_newton": 0.004, "scale_free": 0.04}  # of the
 SHOWN = ("trace CE train", "lambda_max CE train", "trace own train", "lambda_max own train")  # in the figure
 SAME, DECADES, REACH = 1e-5, 4, 0.1  # of probabilities, of curvature, of a target
 NUMBERS = OUTPUTS | {name: Number(title) for name, title in (TITLES | SURFACES).items()}
-NUMBERS |= {"reached": Number("trace reached, train"), "train nll": Number("train NLL"), "folded T": Number("folded T")}
-NUMBERS |= {"confidence": Number("mean confidence, val, %", 100)}
+NUMBERS |= {name: Number(name) for name in ("train nll", "folded T", "confidence", MATRICES["gauss_newton"])}
 CHOSEN = ("lambda_max", "trace", "accuracy", "ece", "temperature", "train nll")
-DOSE = ("reached", "train accuracy", "train nll", "accuracy", "ece", "ece after T", "temperature")
+DOSE = (*MATRICES.values(), "train accuracy", "train nll", "accuracy", "ece", "ece after T", "temperature")
 WAYS = ("train accuracy", "accuracy", "ece", "ece after T", "temperature", "confidence", "folded T", *SURFACES)
 MEASURED = {"rescaled": networks.same_function, "reverse": networks.reverse}  # part -> its runs of networks
 
@@ -269,30 +268,41 @@ def _of_reverse(regime, runs):
 # ---- tables and figure
 
 
-def means(heads, groups, names):
-    """Means over seeds of these numbers."""
-    return numbers.means_table(heads, groups, {name: NUMBERS[name] for name in names})
+def means(runs, keys, names):
+    """Means over seeds of these numbers, by what the keys tell apart."""
+    groups = {tuple(map(str, key)): group for key, group in runs.groupby(keys, sort=False)}
+    return numbers.means_table(keys, groups, {name: NUMBERS[name] for name in names})
+
+
+def regimes_table(rescaled, reverse, runs):
+    """By regime: how far ECE moves at the same function; the slope of ECE over each trace that was held, accuracy and
+    train loss held too, points a decade; the share of a temperature in focal loss's change of CE's trace on train.
+    """
+    rows, doses = [], steered(runs)
+    for regime, group in by_regime(rescaled).items():
+        slopes = [
+            shown(effect(dose, "ece", "reached", held=True), scale=100, signed=True) if dose is not None else ""
+            for dose in (doses.get(f"{regime}, {loss}, {matrix}") for loss in LOSSES.values() for matrix in MATRICES)
+        ]
+        part = share(by_regime(reverse)[regime], "trace CE train", "folded")
+        rows.append([regime, f"{points(group):.2g}", *slopes, shown(part)])
+    titles = [f"{title}: slope by {matrix}" for title in ("CE", "focal") for matrix in MATRICES]
+    return numbers.markdown(["regime", "same function", *titles, "share of a temperature"], rows)
 
 
 def dose_table(runs):
-    """At each target: means over seeds."""
-    every = {title: of_dose.groupby("factor") for title, of_dose in steered(runs).items()}
-    groups = {(title, f"{factor:g}"): group for title, by in every.items() for factor, group in by}
-    return means(["regime, loss, trace of", "target, of plain"], groups, DOSE)
+    """Plain training, and each target as a factor of its median trace: means over seeds."""
+    return means(runs.fillna({"factor": ""}), ["regime", "gamma", "of", "factor"], DOSE)
 
 
 def spectra_table(spectra):
     """Every cell: means over seeds."""
-    keys = ["model", "spectrum", "truth", "scale", "first"]
-    groups = {tuple(map(str, key)): group for key, group in spectra.groupby(keys, sort=False)}
-    return means(keys, groups, CHOSEN)
+    return means(spectra, ["model", "spectrum", "truth", "scale", "first"], CHOSEN)
 
 
 def ways_table(reverse):
     """Outputs and curvature of each way in each regime: means over seeds."""
-    every = {regime: of_regime.groupby("way", sort=False) for regime, of_regime in by_regime(reverse).items()}
-    groups = {(regime, way): runs for regime, by in every.items() for way, runs in by}
-    return means(["regime", "network"], groups, WAYS)
+    return means(reverse, ["regime", "way"], WAYS)
 
 
 def shares_table(reverse):
@@ -342,7 +352,13 @@ QUESTION = Question(
     "causes",
     "Does less curvature cause calibration?",
     claims,
-    tables={"dose": dose_table, "spectra": spectra_table, "shares": shares_table, "ways": ways_table},
+    tables={
+        "regimes": regimes_table,
+        "dose": dose_table,
+        "spectra": spectra_table,
+        "shares": shares_table,
+        "ways": ways_table,
+    },
     figures={"overview": overview},
     jobs=plan,
     keys=dict.fromkeys(

@@ -4,6 +4,7 @@ Curvature is that of a mean loss over the first examples of a split in evaluatio
 Lanczos, trace and scale-free trace (sum of theta^2 H_ii) by XTrace.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -154,28 +155,29 @@ def confidence(logits: np.ndarray) -> float:
 # ---- what is measured
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _surface(apply, probes, variables, x, y, gamma):
+@partial(jax.jit, static_argnums=0)
+def _product(apply, variables, x, y, gamma, vector):
     def loss(params):
         return jnp.mean(losses.focal_loss(apply({**variables, "params": params}, x, train=False), y, gamma))
 
-    params, key = variables["params"], jax.random.PRNGKey(0)
-    matvec, scaled = curvature.linearized_hvp(loss, params), partial(jax.tree.map, jnp.multiply, params)
-    traces = {"trace": matvec, "scale_free_trace": lambda vector: scaled(matvec(scaled(vector)))}
-    top = curvature.lambda_max(matvec, params, key, max_products=PRODUCTS, tolerance=1e-3)
-    return {"lambda_max": top.value} | {
-        name: curvature.trace(product, params, key, probes, method="xtrace").value for name, product in traces.items()
-    }
+    return curvature.hvp(loss, variables["params"], vector)
+
+
+_scaled = jax.jit(partial(jax.tree.map, jnp.multiply))
 
 
 def surfaces(trained: Trained, splits: tuple[str, ...], gammas: dict[str, float]) -> dict[str, float]:
     """Curvatures as "trace CE val"; gammas: "CE" or "own" -> gamma of the loss."""
-    measured = {}
-    for split in splits:
-        x, y = (part[: trained.examples] for part in trained.splits[split])
-        for loss, gamma in gammas.items():
-            found = jax.device_get(_surface(trained.apply, trained.probes, trained.variables, x, y, jnp.float32(gamma)))
-            measured |= {f"{name} {loss} {split}": float(value) for name, value in found.items()}
+    measured, params, key = {}, trained.variables["params"], jax.random.PRNGKey(0)
+    for split, (loss, gamma) in itertools.product(splits, gammas.items()):
+        batch = (part[: trained.examples] for part in trained.splits[split])
+        matvec = partial(_product, trained.apply, trained.variables, *batch, jnp.float32(gamma))
+        free = lambda vector, matvec=matvec: _scaled(params, matvec(_scaled(params, vector)))  # noqa: E731
+        top = curvature.lambda_max(matvec, params, key, max_products=PRODUCTS, tolerance=1e-3)
+        measured[f"lambda_max {loss} {split}"] = float(top.value)
+        for name, product in (("trace", matvec), ("scale_free_trace", free)):
+            total = curvature.trace(product, params, key, trained.probes, method="xtrace")
+            measured[f"{name} {loss} {split}"] = float(total.value)
     return measured
 
 
