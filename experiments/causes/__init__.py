@@ -142,12 +142,8 @@ def _train(run, rows, workdir, median=None):
 # ---- statistics
 
 
-def effect(runs: pd.DataFrame, number: str, by: str, *, held: bool) -> Interval:
-    """The slope of a number over log10 of another by least squares, once each seed's mean is taken.
-
-    held: with accuracy on test and the log of train NLL as further regressors.
-    """
-    fixed = [runs.accuracy, np.log(runs["train nll"])] if held else []
+def effect(runs: pd.DataFrame, number: str, by: str, *fixed: pd.Series) -> Interval:
+    """The slope of a number over log10 of another by least squares, once each seed's mean is taken; others held."""
     table = np.column_stack([runs[number], np.log10(runs[by]), *fixed])
     moments = np.array([np.cov(table[rows].T, ddof=0) * len(rows) for rows in runs.groupby("seed").indices.values()])
 
@@ -156,6 +152,11 @@ def effect(runs: pd.DataFrame, number: str, by: str, *, held: bool) -> Interval:
         return np.linalg.solve(total[..., 1:, 1:], total[..., 1:, :1])[..., 0, 0]
 
     return numbers.bootstrapped(len(moments), slope)
+
+
+def fixed(runs: pd.DataFrame) -> tuple[pd.Series, ...]:
+    """What is held: accuracy on test and the log of train NLL."""
+    return runs.accuracy, np.log(runs["train nll"])
 
 
 def by_regime(runs: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
@@ -210,20 +211,22 @@ def claims(spectra=None, rescaled=None, reverse=None, runs=None):
     return told + [claim for of, groups in designs.items() for each in groups.items() for claim in of(*each)]
 
 
-def _grows(title, runs, by, number="ece", words="ECE as trained"):
-    """Whether calibration's number grows with a curvature at equal accuracy and train loss."""
-    held, free = (shown(effect(runs, number, by, held=held), scale=100, signed=True) for held in (True, False))
-    claim = f"{title}: {words} grows with the {TITLES.get(by, 'trace')}, accuracy and train loss held"
-    told = numbers.verdict(effect(runs, number, by, held=True), falls=False)
-    return Claim("focalgeo", claim, told, f"points a decade {held}; not held {free}")
+def _grows(title, runs, by, words="accuracy and train loss held", held=fixed, number="ece"):
+    """Whether calibration's number grows with a curvature."""
+    slope, free = effect(runs, number, by, *held(runs)), effect(runs, number, by)
+    because = "points a decade {}; not held {}".format(*(shown(each, scale=100, signed=True) for each in (slope, free)))
+    claim = f"{title}: {OUTPUTS[number].title[:-3]} grows with the {TITLES.get(by, 'trace')}, {words}"
+    return Claim("focalgeo", claim, numbers.verdict(slope, falls=False), because)
 
 
 def _of_dose(title, runs):
-    off = (runs.reached / runs.target - 1).abs().groupby(runs.factor).median()
+    off, nll = (runs.reached / runs.target - 1).abs().groupby(runs.factor).median(), runs["train nll"]
     shows, because = SHOWS if off.max() <= REACH else NOT, f"most {100 * off.max():.2g}%, at {off.idxmax():g} times"
     yield Claim("focalgeo", f"{title}: each target is reached within 10%, median over seeds", shows, because)
     yield _grows(title, runs, "reached")
-    yield _grows(title, runs, "reached", "ece after T", "ECE after T")
+    yield _grows(title, runs, "reached", number="ece after T")
+    words = "accuracy, train loss and its square held (chosen after the runs)"
+    yield _grows(title, runs, "reached", words, lambda runs: (runs.accuracy, nll, nll**2))
 
 
 def _moved(title, runs, names, words):
@@ -281,7 +284,7 @@ def regimes_table(rescaled, reverse, runs):
     rows, doses = [], steered(runs)
     for regime, group in by_regime(rescaled).items():
         slopes = [
-            shown(effect(dose, "ece", "reached", held=True), scale=100, signed=True) if dose is not None else ""
+            shown(effect(dose, "ece", "reached", *fixed(dose)), scale=100, signed=True) if dose is not None else ""
             for dose in (doses.get(f"{regime}, {loss}, {matrix}") for loss in LOSSES.values() for matrix in MATRICES)
         ]
         part = share(by_regime(reverse)[regime], "trace CE train", "folded")

@@ -97,7 +97,7 @@ def test_the_held_slope_is_that_of_least_squares_with_a_mean_for_each_seed():
     runs["train nll"] = np.exp(loss + 0.5 * x)
     runs["y"] = 2 * x - accuracy + 3 * loss + runs.seed + 0.1 * rng.normal(size=40)
     columns = np.c_[x, accuracy, np.log(runs["train nll"]), np.eye(8)[runs.seed]]
-    held, free = (causes.effect(runs, "y", "x", held=held) for held in (True, False))
+    held, free = (causes.effect(runs, "y", "x", *fixed) for fixed in (causes.fixed(runs), ()))
     assert held.mean == pytest.approx(np.linalg.lstsq(columns, runs.y, rcond=None)[0][0])
     assert held.low < 0.5 < held.high
     assert free.mean > held.high
