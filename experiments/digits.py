@@ -42,6 +42,20 @@ class Recipe(NamedTuple):
         places = jax.lax.dynamic_slice_in_dim(order, (at % self.per_epoch) * self.batch, self.batch)
         return x[places % len(y)], y[places % len(y)], (places < len(y)).astype(jnp.float32)
 
+    def trained(self, seed: Array, objective: Callable, carried: PyTree = ()) -> PyTree:
+        """Parameters after training; objective: (params, carried, x, y, weights) -> (loss, what is carried on)."""
+        first, order = jax.random.split(jax.random.PRNGKey(seed))
+
+        def step(carry, at):
+            params, state, carried = carry
+            gradient, carried = jax.grad(objective, has_aux=True)(params, carried, *self.drawn(order, at))
+            updates, state = self.tx.update(gradient, state, params)
+            return (optax.apply_updates(params, updates), state, carried), None
+
+        params = self.model.init(first, self.splits["train"][0][:2])["params"]
+        carry = (params, self.tx.init(params), carried)
+        return jax.lax.scan(step, carry, jnp.arange(self.epochs * self.per_epoch))[0][0]
+
     def val_loss(self, params: PyTree) -> Array:
         """Mean cross-entropy on val."""
         x, y = self.splits["val"]

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from experiments import digits, figures, jobs, numbers
 from experiments.numbers import LEARNED, NOT, OUTPUTS, SHOWS, UNTOLD, Claim, learned, rows_where
@@ -47,19 +46,11 @@ NUMBERS = {name: OUTPUTS[name] for name in ("accuracy", "ece", "ece after T", "n
 def make_run(recipe: digits.Recipe) -> Callable:
     """(seed, gamma) -> logits of val and of test."""
 
-    def loss(params, gamma, x, y, mask):
-        return jnp.sum(losses.focal_loss(recipe.logits(params, x), y, gamma) * mask) / jnp.sum(mask)
-
     def run(seed, gamma):
-        def step(carry, at):
-            params, state = carry
-            updates, state = recipe.tx.update(jax.grad(loss)(params, gamma, *recipe.drawn(order, at)), state, params)
-            return (optax.apply_updates(params, updates), state), None
+        def objective(params, carried, x, y, mask):
+            return jnp.sum(losses.focal_loss(recipe.logits(params, x), y, gamma) * mask) / jnp.sum(mask), carried
 
-        first, order = jax.random.split(jax.random.PRNGKey(seed))
-        params = recipe.model.init(first, recipe.splits["train"][0][:2])["params"]
-        carry = params, recipe.tx.init(params)
-        (params, _), _ = jax.lax.scan(step, carry, jnp.arange(recipe.epochs * recipe.per_epoch))
+        params = recipe.trained(seed, objective)
         return tuple(recipe.logits(params, recipe.splits[name][0]) for name in ("val", "test"))
 
     return run

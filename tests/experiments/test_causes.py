@@ -1,0 +1,103 @@
+"""Causes: what leaves a network's function as it is, and which curvature that moves; closed forms; the held slope."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy import special
+
+from experiments import causes
+from experiments.causes import networks, spectra
+from focalgeo import curvature, losses, models
+
+EXAMPLES = 60
+
+
+def network(name, **options):
+    """A network at random weights, with batch statistics of its own where it has some, and data."""
+    keys = jax.random.split(jax.random.PRNGKey(0), 4)
+    model = models.build(name, networks.CLASSES, **options)
+    x, y = jax.random.normal(keys[0], (EXAMPLES, 8, 8, 1)), jax.random.randint(keys[1], (EXAMPLES,), 0, 10)
+    variables = model.init(keys[2], x[:2])
+    if "batch_stats" in variables:
+        _, moved = model.apply(variables, x, train=True, mutable=["batch_stats"])
+        variables = {"params": variables["params"], "batch_stats": moved["batch_stats"]}
+    return networks.Trained(model.apply, variables, dict.fromkeys(("train", "val", "test"), (x, y)))
+
+
+def make_dense(trained):
+    """Variables -> lambda_max, trace and scale-free trace of mean cross-entropy, by the whole Hessian."""
+    x, y = trained.splits["val"]
+    _, unravel = ravel_pytree(trained.variables["params"])
+
+    def loss(weights, variables):
+        return jnp.mean(losses.cross_entropy(trained.apply({**variables, "params": unravel(weights)}, x), y))
+
+    hessian = jax.jit(jax.hessian(loss))
+
+    def measured(variables):
+        weights, _ = ravel_pytree(variables["params"])
+        matrix, weights = (np.asarray(array, np.float64) for array in (hessian(weights, variables), weights))
+        return np.linalg.eigvalsh(matrix)[-1], np.trace(matrix), np.diag(matrix) @ weights**2
+
+    return measured
+
+
+@pytest.mark.parametrize(("name", "options"), [("mlp", {"hidden": (6, 6)}), ("cnn", {"widths": (3, 4)})])
+def test_rescaled_layers_move_curvature_by_four_decades_the_outputs_and_the_scale_free_trace_not(name, options):
+    trained = network(name, **options)
+    moved, dense = trained.at(networks.rescaled(trained.variables, 2.0**-8)), make_dense(trained)
+    before, after = (special.softmax(each.logits("test"), -1) for each in (trained, moved))
+    np.testing.assert_allclose(after, before, atol=1e-5)
+    (top, trace, free), (moved_top, moved_trace, moved_free) = dense(trained.variables), dense(moved.variables)
+    assert min(moved_top / top, moved_trace / trace) > 1e4
+    assert moved_free == pytest.approx(free, rel=1e-3)
+
+
+def test_a_folded_network_has_the_confidence_that_was_asked_for():
+    trained = network("mlp", hidden=(6, 6))
+    logits = trained.logits("val")
+    less_sure = networks.folded(trained, networks.matching(logits, 0.3))
+    assert networks.confidence(less_sure.logits("val")) == pytest.approx(0.3, abs=1e-5)
+    np.testing.assert_array_equal(less_sure.logits("val").argmax(-1), logits.argmax(-1))
+
+
+@pytest.mark.parametrize("model", spectra.MODELS)
+def test_the_closed_form_is_the_hessian_of_the_loss(model):
+    rng = np.random.default_rng(0)
+    sizes = (5, spectra.CLASSES) if model == "softmax" else (5, spectra.HIDDEN, spectra.CLASSES)
+    layers = [rng.normal(size=shape) for shape in itertools.pairwise(sizes)]
+    x, labels = rng.normal(size=(30, 5)), rng.integers(0, spectra.CLASSES, 30)
+
+    def loss(layers):
+        logits = jnp.asarray(x, jnp.float32)
+        for layer in layers:
+            logits = logits @ layer
+        return jnp.mean(losses.cross_entropy(logits, jnp.asarray(labels)))
+
+    hessian = curvature.dense_hessian(loss, [jnp.asarray(layer, jnp.float32) for layer in layers])
+    expected = np.linalg.eigvalsh(np.asarray(hessian, np.float64))
+    assert spectra.spectrum(layers, x, labels) == pytest.approx((expected[-1], expected.sum()), rel=1e-4)
+
+
+def test_features_of_another_scale_give_the_same_function():
+    small, large = (spectra.measure(spectra.Cell("softmax", "power", scale=scale), 0) for scale in (1.0, 100.0))
+    assert large["trace"] == pytest.approx(100 * small["trace"])
+    assert (large["ece"], large["temperature"]) == pytest.approx((small["ece"], small["temperature"]))
+
+
+def test_the_held_slope_is_that_of_least_squares_with_a_mean_for_each_seed():
+    rng = np.random.default_rng(0)
+    x, accuracy, loss = rng.normal(size=(3, 40))
+    runs = pd.DataFrame({"seed": np.repeat(np.arange(8), 5), "x": 10**x, "accuracy": accuracy})
+    runs["train nll"] = np.exp(loss + 0.5 * x)
+    runs["y"] = 2 * x - accuracy + 3 * loss + runs.seed + 0.1 * rng.normal(size=40)
+    columns = np.c_[x, accuracy, np.log(runs["train nll"]), np.eye(8)[runs.seed]]
+    held, free = (causes.effect(runs, "y", "x", *fixed) for fixed in (causes.fixed(runs), ()))
+    assert held.mean == pytest.approx(np.linalg.lstsq(columns, runs.y, rcond=None)[0][0])
+    assert held.low < 0.5 < held.high
+    assert free.mean > held.high
