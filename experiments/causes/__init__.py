@@ -62,7 +62,6 @@ SCHEDULE = {  # of training to a target
     "diagnostics.every": 100,
     "diagnostics.splits": ("train",),
 } | jobs.T_ALONE
-DOSED = {"digits": {}, "few": {"data.train_size": EXAMPLES["few"]}}
 LOSSES = {0.0: "cross_entropy", networks.GAMMA: "focal_loss"}
 FACTORS = ((0.1, 0.3, 1.0), (3.0, 10.0))  # of plain training's trace, downward and upward
 MATRICES = {  # whose trace is held -> its number
@@ -118,9 +117,9 @@ def _of_images(measure, seed: int, data: str, out: Path):
 def _doses(flags, parts):
     """Plain training, then training to each target, whose traces follow from the plain runs' medians."""
     tags, seeds = {"target": "trace_target", "seed": "seed"}, range(flags.seeds)
-    for (regime, fields), (gamma, loss) in product(DOSED.items(), LOSSES.items()):
-        fields = SCHEDULE | fields | {"loss.name": loss, "loss.gamma": gamma}
-        of = {"regime": regime, "gamma": gamma, "of": "", "up": False}
+    for gamma, loss in LOSSES.items():
+        fields = SCHEDULE | {"loss.name": loss, "loss.gamma": gamma}
+        of = {"regime": "digits", "gamma": gamma, "of": "", "up": False}
         yield jobs.sweep(of, seeds, DIGITS, fields, seconds=3, tags={"seed": "seed"}, parts=True, more=_train)
         plain = pd.DataFrame([run for run in parts.get("runs", []) if of.items() <= run.items()])
         for (matrix, name), up in product(MATRICES.items() if len(plain) else (), (False, True)):
@@ -191,12 +190,12 @@ def share(reverse: pd.DataFrame, name: str, way: str) -> Interval:
 
 
 def steered(runs: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
-    """Regime, loss and matrix -> the runs that learned under its targets, with the trace that each reached."""
+    """Loss and matrix -> the runs that learned under its targets, with the trace that each reached."""
     groups = {}
-    for regime, gamma, matrix in product(DOSED, LOSSES, MATRICES) if runs is not None else ():
-        group = numbers.learned(rows_where(runs, regime=regime, gamma=gamma, of=matrix))
+    for gamma, matrix in product(LOSSES, MATRICES) if runs is not None else ():
+        group = numbers.learned(rows_where(runs, gamma=gamma, of=matrix))
         if len(group):
-            title = f"{REGIMES[regime]}, {LOSSES[gamma]}, {matrix}"
+            title = f"digits, {'focal' if gamma else 'CE'}, {matrix.replace('_', ' ')}"
             groups[title] = group.assign(reached=group[MATRICES[matrix]])
     return groups
 
@@ -264,7 +263,10 @@ def _of_reverse(regime, runs):
         claim = f"{regime}: a temperature explains more than half of what focal loss changes of the {title}"
         more = numbers.verdict(Interval(*(number - 0.5 for number in part)), falls=False)
         yield Claim(
-            "focalgeo", claim, more, f"share {shown(part)}" if part.known else "it changes little or either way"
+            "focalgeo",
+            claim,
+            more,
+            f"share {shown(part)}" if part.known else "unknown: the change is small or either way",
         )
 
 
@@ -277,25 +279,18 @@ def means(runs, keys, names):
     return numbers.means_table(keys, groups, {name: NUMBERS[name] for name in names})
 
 
-def regimes_table(rescaled, reverse, runs):
-    """By regime: how far ECE moves at the same function; the slope of ECE over each trace that was held, accuracy and
-    train loss held too, points a decade; the share of a temperature in focal loss's change of CE's trace on train.
-    """
-    rows, doses = [], steered(runs)
-    for regime, group in by_regime(rescaled).items():
-        slopes = [
-            shown(effect(dose, "ece", "reached", *fixed(dose)), scale=100, signed=True) if dose is not None else ""
-            for dose in (doses.get(f"{regime}, {loss}, {matrix}") for loss in LOSSES.values() for matrix in MATRICES)
-        ]
-        part = share(by_regime(reverse)[regime], "trace CE train", "folded")
-        rows.append([regime, f"{points(group):.2g}", *slopes, shown(part)])
-    titles = [f"{title}: slope by {matrix}" for title in ("CE", "focal") for matrix in MATRICES]
-    return numbers.markdown(["regime", "same function", *titles, "share of a temperature"], rows)
+def slopes_table(runs):
+    """Points of ECE a decade of the trace that was held: at equal accuracy and train loss; after T; free."""
+    rows = []
+    for title, dose in steered(runs).items():
+        slopes = [effect(dose, name, "reached", *held) for name in ("ece", "ece after T") for held in (fixed(dose), ())]
+        rows.append([title, *(shown(slope, scale=100, signed=True) for slope in slopes)])
+    return numbers.markdown(["trace", "ECE as trained, held", "free", "ECE after T, held", "free"], rows)
 
 
 def dose_table(runs):
     """Plain training, and each target as a factor of its median trace: means over seeds."""
-    return means(runs.fillna({"factor": ""}), ["regime", "gamma", "of", "factor"], DOSE)
+    return means(runs.fillna({"factor": ""}), ["gamma", "of", "factor"], DOSE)
 
 
 def spectra_table(spectra):
@@ -336,7 +331,8 @@ def overview(spectra, rescaled, reverse, runs):
         (chosen, truths | {"features scaled": along(scaled, "scale", top)}, "softmax regression", "λ_max, train"),
         (dose, targets, "training to a target trace", "target, of plain training's trace"),
     ):
-        figures.lines(axis, {name: dict(sorted(line.items())) for name, line in lines.items()}, scale=100)
+        style = {} if axis is dose else {"linestyle": ":"}
+        figures.lines(axis, {name: dict(sorted(line.items())) for name, line in lines.items()}, scale=100, **style)
         axis.set(title=title, xlabel=label, ylabel="test ECE as trained, %", xscale="log")
     ways = {"focal": "focal loss", "folded": "a temperature in the last layer", "held": "confidence held in training"}
     names = list(product(by_regime(reverse).items(), SHOWN))
@@ -356,7 +352,7 @@ QUESTION = Question(
     "Does less curvature cause calibration?",
     claims,
     tables={
-        "regimes": regimes_table,
+        "slopes": slopes_table,
         "dose": dose_table,
         "spectra": spectra_table,
         "shares": shares_table,
