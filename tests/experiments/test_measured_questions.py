@@ -372,7 +372,8 @@ def test_every_case_has_a_row_and_every_network_a_step():
     assert len(rows) == len({case.label for case in cases.every()})
     assert all(any(case.of.items() <= row for row in rows) for case in cases.every())
     trained = {jobs.load(*how).model.name for how in {**cases.NETWORKS, **cases.SLOW}.values()}
-    assert set(models.MODELS) - {"linear"} <= trained | {"logistic"}
+    not_divided = {"gcn"}  # a graph is one example, which the chips of a host cannot divide
+    assert set(models.MODELS) - {"linear"} - not_divided <= trained | {"logistic"}
 
 
 def test_what_does_not_compile_is_a_row(monkeypatch):
