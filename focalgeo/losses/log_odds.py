@@ -13,6 +13,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jaxtyping import Float, Integer
 
 from focalgeo import checks
@@ -89,21 +91,45 @@ def over_labels(loss: Callable, logits: Logits, labels: Labels | SoftLabels) -> 
 
 
 def margins(logits: Logits, labels: Labels) -> Margins:
-    """Differences between the logits and the strongest of the classes that are not the true one.
-
-    Class y is set to 0 before the difference and to -inf after it, so that a derivative passes two steps on its way
-    back: the gather's transpose, a scatter, works in place on the second, and the first is stored where its factors
-    were. Products with the Hessian then hold two arrays of logits, the gradient of a trace three (CPU, jax 0.10).
-    """
+    """Differences between the logits and the strongest of the classes that are not the true one."""
     (logits,) = checks.floats(logits)
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     rival = jnp.argmax(jnp.where(is_true, -jnp.inf, logits), axis=-1)
     rival = jnp.where(is_true[..., 0] & (rival == 0), 1, rival)  # where no other class can be
-    pair = jnp.stack([jnp.asarray(labels, rival.dtype), rival], axis=-1)
-    pair = jnp.take_along_axis(logits, pair, axis=-1, mode="clip")
-    true_logit, rival_logit = pair[..., 0], above_infinity(pair[..., 1])
-    lag = jnp.where(is_true, -jnp.inf, jnp.where(is_true, 0, logits) - rival_logit[..., None])
-    return Margins(difference(true_logit, rival_logit), lag, rival)
+    true_and_rival = entries(logits, jnp.stack(jnp.broadcast_arrays(jnp.asarray(labels, rival.dtype), rival), axis=-1))
+    rival_logit = above_infinity(true_and_rival[..., 1])
+    lag = jnp.where(is_true, -jnp.inf, logits - rival_logit[..., None])
+    return Margins(difference(true_and_rival[..., 0], rival_logit), lag, rival)
+
+
+def _taken(rows, places):
+    return jnp.take_along_axis(rows, places, axis=-1, mode="clip")  # a label that a mask leaves out may be any
+
+
+def _entries_transposed(cotangent, rows, places):
+    hot = (jax.nn.one_hot(places[..., index], rows.aval.shape[-1], dtype=bool) for index in range(places.shape[-1]))
+    return sum(jnp.where(at, cotangent[..., index, None], 0) for index, at in enumerate(hot)), None
+
+
+def _entries_batched(arguments, axes):
+    size = next(leaf.shape[axis] for leaf, axis in zip(arguments, axes, strict=True) if axis is not None)
+    moved = (batching.bdim_at_front(leaf, axis, size) for leaf, axis in zip(arguments, axes, strict=True))
+    return entries_p.bind(*moved), 0
+
+
+# A gather whose transpose is no scatter: that would hold an array [..., classes] more, in products twice.
+entries_p = Primitive("entries")
+entries_p.def_impl(jax.jit(_taken))
+entries_p.def_abstract_eval(lambda rows, places: rows.update(shape=places.shape))
+ad.defjvp(entries_p, lambda tangent, rows, places: entries_p.bind(tangent, places), None)
+ad.primitive_transposes[entries_p] = _entries_transposed
+batching.primitive_batchers[entries_p] = _entries_batched
+mlir.register_lowering(entries_p, mlir.lower_fun(_taken, multiple_results=False))
+
+
+def entries(rows: Array, places: Array) -> Array:
+    """The numbers of each row [..., classes] at its places [..., n]."""
+    return entries_p.bind(rows, places)
 
 
 def above_infinity(logits: Array) -> Array:
