@@ -291,7 +291,7 @@ def slopes_table(runs):
 
 def dose_table(runs):
     """Plain training, and each target as a factor of its median trace: means over seeds."""
-    return means(runs.fillna({"factor": ""}), ["gamma", "of", "factor"], DOSE)
+    return means(runs.assign(factor=runs["factor"].astype(object).fillna("")), ["gamma", "of", "factor"], DOSE)
 
 
 def spectra_table(spectra):
