@@ -6,7 +6,7 @@ with no word said. Elementwise operations and sums are float32 everywhere. On a 
 """
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ from focalgeo.types import Array, PyTree
 at_highest = jax.default_matmul_precision("highest")
 
 
-def library_of(values: Array) -> Any:
-    """Where the functions on such an array are: jax.numpy of one of JAX, traced or not, else NumPy."""
-    return jnp if isinstance(values, jax.Array) else np
+def namespace(array: Array) -> ModuleType:
+    """NumPy for an array on the host, where nothing is compiled, else jax.numpy: a formula is written once for both."""
+    return np if isinstance(array, np.ndarray) else jnp
 
 
 def matmul(left: Array, right: Array) -> Array:
@@ -65,7 +65,7 @@ def power_of_two(values: Array) -> Array:
 
     Divided by it, numbers keep all their digits, and their squares neither overflow nor vanish.
     """
-    library = library_of(values)
+    library = namespace(values)
     largest = library.max(library.abs(values), initial=0)
     limits = jnp.finfo(largest.dtype)
     exponent = library.clip(library.frexp(largest)[1] - 1, int(limits.minexp), int(limits.maxexp) - 1)

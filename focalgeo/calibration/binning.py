@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer, Shaped
 
 from focalgeo import checks
-from focalgeo.trees import matmul
+from focalgeo.trees import matmul, namespace
 from focalgeo.types import Array
 
 LogProbs = Logits = Float[Array, "examples classes"]
@@ -205,7 +205,7 @@ def weighted_mean(values: Numbers, weight: Numbers) -> Scalar:
 
 def of_label(values: Array, labels: Array) -> Array:
     """The entry of each row of values [..., examples, classes] at its label, or their mean by shares of the labels."""
-    space = np if isinstance(values, np.ndarray) else jnp
+    space = namespace(values)
     if labels.ndim == 1:
         index = space.broadcast_to(labels, values.shape[:-1])[..., None]
         return space.take_along_axis(values, index, axis=-1)[..., 0]

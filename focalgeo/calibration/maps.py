@@ -9,7 +9,6 @@ import functools
 import inspect
 from collections.abc import Callable
 from functools import reduce
-from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.calibration.newton import newton_in_bracket
-from focalgeo.trees import matmul
+from focalgeo.trees import matmul, namespace
 from focalgeo.types import Array
 
 Rows = Float[Array, "*batch classes"]
@@ -47,11 +46,6 @@ def _of_possible(calibration_map: Callable) -> Callable:
             return space.where(never, -np.inf, calibration_map(far, *numbers, **named))
 
     return mapped
-
-
-def namespace(array: Array) -> ModuleType:
-    """NumPy for an array on the host, where nothing is compiled, else jax.numpy: a map is written once for both."""
-    return np if isinstance(array, np.ndarray) else jnp
 
 
 def rows_beside(name: str, rows: object, *numbers: object) -> Array:

@@ -93,7 +93,7 @@ def _quadrature(krylov: lanczos.Krylov) -> tuple[Array, Array, Array]:
 
     And the number of products.
     """
-    (values, vectors), library = lanczos.ritz(krylov), trees.library_of(krylov.coupling)
+    (values, vectors), library = lanczos.ritz(krylov), trees.namespace(krylov.coupling)
     values = values * krylov.unit
     missing = len(values) - krylov.step
     is_node = library.arange(len(values), dtype=np.int32) >= missing

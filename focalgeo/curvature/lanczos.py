@@ -100,7 +100,7 @@ def orthogonalise(basis: Array, vector: Array) -> tuple[Array, Array]:
 
 def _among_expanded(krylov: Krylov) -> tuple[Array, Array]:
     """The coupling [steps, steps] of the expanded rows to each other, 0 elsewhere, and which rows these are."""
-    steps, library = krylov.coupling.shape[0], trees.library_of(krylov.coupling)
+    steps, library = krylov.coupling.shape[0], trees.namespace(krylov.coupling)
     active = library.arange(steps, dtype=np.int32) < krylov.step
     return library.where(active[:, None] & active[None, :], krylov.coupling[:, :steps], 0), active
 
@@ -110,7 +110,7 @@ def ritz(krylov: Krylov) -> tuple[Array, Array]:
 
     The first `steps - step` of them belong to rows not yet reached: they lie below all others and mean nothing.
     """
-    (coupling, active), library = _among_expanded(krylov), trees.library_of(krylov.coupling)
+    (coupling, active), library = _among_expanded(krylov), trees.namespace(krylov.coupling)
     matrix = library.triu(coupling) + library.triu(coupling, 1).T
     size = library.linalg.norm(matrix)
     # Below all others, at a distance that costs no precision.
@@ -271,7 +271,7 @@ def _with_fresh_row(basis: Array, row: Array, key: Array) -> Array:
 
 @trees.at_highest
 def _is_done(krylov: Krylov, tolerance: float) -> Array:
-    (steps, width), library = krylov.coupling.shape, trees.library_of(krylov.coupling)
+    (steps, width), library = krylov.coupling.shape, trees.namespace(krylov.coupling)
     values, coefficients = _largest(krylov)
     waiting = library.arange(width, dtype=np.int32) >= krylov.step
     outside = library.where(waiting[:, None], krylov.coupling.T @ coefficients, 0)
@@ -285,13 +285,13 @@ def _largest(krylov: Krylov) -> tuple[Array, Array]:
     k = krylov.coupling.shape[1] - krylov.coupling.shape[0]
     values, coefficients = ritz(krylov)
     coefficients = coefficients[:, ::-1][:, :k]
-    signed = trees.library_of(values).where(coefficients[0] < 0, -coefficients, coefficients)  # libraries differ in it
+    signed = trees.namespace(values).where(coefficients[0] < 0, -coefficients, coefficients)  # libraries differ in it
     return values[::-1][:k], signed
 
 
 def _threshold(scale: Array, values: Array, tolerance: float) -> Array:
     """The residual at which a value counts as converged."""
-    library = trees.library_of(values)
+    library = trees.namespace(values)
     floor = ROUNDING * jnp.finfo(values.dtype).eps * scale
     return library.maximum(library.asarray(tolerance, values.dtype) * abs(values), floor)
 
