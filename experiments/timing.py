@@ -15,9 +15,14 @@ import jax
 
 def timed(call: Callable[[], Any]) -> float:
     """Wall seconds of one call, results waited for."""
+    return result_and_seconds(call)[1]
+
+
+def result_and_seconds(call: Callable[[], Any]) -> tuple[Any, float]:
+    """What a call gives, waited for, and its wall seconds."""
     before = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - before
+    result = jax.block_until_ready(call())
+    return result, time.perf_counter() - before
 
 
 def interleaved(calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds: float = 0.0) -> dict[str, float]:

@@ -32,7 +32,7 @@ from experiments import jobs, programs, timing
 from experiments.benchmarks import commands, eigenvalues, fits, pytorch, words
 from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
 from experiments.question import Flags, Job, Parts, Question, at_least
-from focalgeo import calibration, curvature, losses, models, trees
+from focalgeo import calibration, curvature, trees
 from focalgeo.job import preparation
 
 # ---- the whole (gamma, temperature) search against loops over its points
@@ -110,15 +110,10 @@ def products(name: str, rounds: int) -> dict[str, Any]:
 
     The network is in evaluation mode at its initial weights, the examples are random: time depends on neither.
     """
-    model_name, options, shape, batch = NETWORKS[name]
-    keys = jax.random.split(jax.random.key(0), 3)
-    x, y = jax.random.normal(keys[0], (batch, *shape)), jax.random.randint(keys[1], (batch,), 0, 10)
-    model = models.build(model_name, **options)
-    variables = dict(jax.jit(model.init)(keys[2], x[:2]))
-    params = variables.pop("params")
+    of = eigenvalues.problem(*NETWORKS[name])
 
     def loss(params, vector, key, x, y):
-        return losses.cross_entropy(model.apply({"params": params, **variables}, x), y).mean()
+        return of.loss(params, x, y)
 
     def hvp(params, vector, *rest):
         return curvature.hvp(lambda at: loss(at, vector, *rest), params, vector)
@@ -128,13 +123,13 @@ def products(name: str, rounds: int) -> dict[str, Any]:
         return value + WEIGHT * trace
 
     functions = {"gradient": jax.grad(loss), "hvp": hvp, "trace-regularised gradient": jax.grad(regularised)}
-    arguments = params, trees.gaussian(jax.random.key(1), params), jax.random.key(2), x, y
+    arguments = of.params, trees.gaussian(jax.random.key(1), of.params), jax.random.key(2), of.x, of.y
     compiled = {name: jax.jit(call).lower(*arguments).compile() for name, call in functions.items()}
     calls = {name: partial(call, *arguments) for name, call in compiled.items()}
-    calls |= pytorch.curvature_calls(name, params, x, y)
+    calls |= pytorch.curvature_calls(name, of.params, of.x, of.y)
     seconds = timing.interleaved(calls, rounds=rounds, seconds=LEAST_SECONDS)
     megabytes = {name: call.memory_analysis().temp_size_in_bytes / 1e6 for name, call in compiled.items()}
-    sizes = {"network": name, "parameters": trees.size(params), "batch": batch}
+    sizes = {"network": name, "parameters": trees.size(of.params), "batch": len(of.y)}
     return sizes | {"seconds": seconds, "megabytes": megabytes}
 
 

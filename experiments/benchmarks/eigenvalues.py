@@ -34,24 +34,23 @@ STEPS = 10  # where it does not and somebody chooses
 
 
 class Problem(NamedTuple):
-    """A mean cross-entropy of params and inputs, and what it is made of."""
+    """A mean cross-entropy of params, inputs and labels, and what it is made of."""
 
-    loss: Callable[[PyTree, Array], Array]
+    loss: Callable[[PyTree, Array, Array], Array]
     params: PyTree
     x: Array
     y: Array
 
 
-def problem(name: str) -> Problem:
+def problem(model_name: str, options: Mapping[str, Any], shape: tuple[int, ...], examples: int) -> Problem:
     """The network at its initial weights, which stretch a few eigenvalues far beyond the others, on random examples."""
-    model_name, options, shape, examples = NETWORKS[name]
     keys = jax.random.split(jax.random.key(0), 3)
     x, y = jax.random.normal(keys[0], (examples, *shape)), jax.random.randint(keys[1], (examples,), 0, 10)
     model = models.build(model_name, **options)
     variables = dict(jax.jit(model.init)(keys[2], x[:2]))
     params = variables.pop("params")
 
-    def loss(at, x):
+    def loss(at, x, y):
         return losses.cross_entropy(model.apply({"params": at, **variables}, x), y).mean()
 
     jax.block_until_ready((params, x, y))
@@ -62,7 +61,7 @@ def problem(name: str) -> Problem:
 
 
 def _focalgeo(of):
-    matvec = curvature.linearized_hvp(lambda at: of.loss(at, of.x), of.params)
+    matvec = curvature.linearized_hvp(lambda at: of.loss(at, of.x, of.y), of.params)
 
     def search():
         top = curvature.lambda_max(matvec, of.params, jax.random.key(1), tolerance=TOLERANCE)
@@ -78,7 +77,7 @@ def _matfree(of):
 
     @jax.jit
     def product(vector, params, x):
-        return ravel_pytree(curvature.hvp(lambda at: of.loss(at, x), params, tree(vector)))[0]
+        return ravel_pytree(curvature.hvp(lambda at: of.loss(at, x, of.y), params, tree(vector)))[0]
 
     @jax.jit
     def largest(start, *arguments):
@@ -177,7 +176,7 @@ def _on_one_core():
 
 def _timed(name, way, rounds):
     jax.config.update("jax_numpy_rank_promotion", "allow")  # matfree's functions promote
-    of, (package, make), found = problem(name), WAYS[way], []
+    of, (package, make), found = problem(*NETWORKS[name]), WAYS[way], []
     theirs = pytorch.at(of.params, of.x, of.y)
 
     def first():

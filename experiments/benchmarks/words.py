@@ -1,6 +1,5 @@
 """Curvature of a transformer of ten million parameters on sentences: seconds and error of each estimate."""
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -46,18 +45,12 @@ def measured(data: str) -> dict[str, Any]:
     }
     rows = []
     for name, call in calls.items():
-        found, first = _seconds(call)
-        rows.append({"call": name, "first": first, "next": _seconds(call)[1]})
+        found, first = timing.result_and_seconds(call)
+        rows.append({"call": name, "first": first, "next": timing.timed(call)})
         if isinstance(found, curvature.Eigenpairs | Estimate):
             rows[-1] |= {"value": float(found.value), "error": float(found[1 if isinstance(found, Estimate) else 2])}
     made = {"machine": timing.machine(), "sentences": len(batch.y)}
     return made | {"parameters": sum(leaf.size for leaf in jax.tree.leaves(params)), "rows": rows}
-
-
-def _seconds(call):
-    before = time.perf_counter()
-    found = jax.block_until_ready(call())
-    return found, time.perf_counter() - before
 
 
 def words_table(words) -> str:
