@@ -201,12 +201,12 @@ def make_validation(prepared: Prepared, members: list[Member], predict: Callable
             values = jax.device_get(states.loss_values)
             per_example = np.asarray(loss(predicted.logits, predicted.labels, values))
             right = predicted.logits.argmax(-1) == predicted.labels[:, None]
-            of_val = {"n": len(right), "split": "val"}
-            measured = [("loss", per_example.mean(1), of_val), ("accuracy", right.mean(0), of_val)]
+            mean, of_val = per_example.mean(1), {"n": len(right), "split": "val"}
+            measured = [("loss", mean, of_val), ("accuracy", right.mean(0), of_val)]
             if "trace" in values:
                 measured += [("trace_penalty", values["trace_penalty"], {}), ("penalised_trace", values["trace"], {})]
             for index, (frozen, member) in enumerate(zip(np.asarray(states.frozen), rest)):  # noqa: B905
-                if math.isfinite(measured[0][1][index]) and not frozen:
+                if math.isfinite(mean[index]) and not frozen:
                     rows += [Scalar(name, of[index], **where, **member.tags) for name, of, where in measured]
         rows += measurement.diagnostics_of_epoch(prepared, members, groups)
         return rows + measurement.curvature_of_epoch(prepared, members, groups)

@@ -96,7 +96,7 @@ def margins(logits: Logits, labels: Labels) -> Margins:
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     rival = jnp.argmax(jnp.where(is_true, -jnp.inf, logits), axis=-1)
     rival = jnp.where(is_true[..., 0] & (rival == 0), 1, rival)  # where no other class can be
-    true_and_rival = entries(logits, jnp.stack(jnp.broadcast_arrays(jnp.asarray(labels, rival.dtype), rival), axis=-1))
+    true_and_rival = entries(logits, jnp.stack([jnp.asarray(labels, rival.dtype), rival], axis=-1))
     rival_logit = above_infinity(true_and_rival[..., 1])
     lag = jnp.where(is_true, -jnp.inf, logits - rival_logit[..., None])
     return Margins(difference(true_and_rival[..., 0], rival_logit), lag, rival)

@@ -357,20 +357,13 @@ def _partings(run, sweep, lines):
         signs = {}
         for place, head in enumerate(sweep.heads[1:], start=1):
             less = {title: mean(numbers[number, place] - numbers[number, 0]) for title, numbers in measures.items()}
-            up, down = ([title for title in less if test(less[title])] for test in (_is_above, _is_below))
+            up = [title for title, estimate in less.items() if estimate.low > 0]
+            down = [title for title, estimate in less.items() if estimate.high < 0]
             same, against = (up, down) if rises else (down, up)
             if ece in same and against:
                 signs[head] = {title: _cell(less[title], 3, is_difference=True) for title in (ece, *against)}
         if signs:
             yield say("parting", line=line, rises=rises, signs=signs, sweep=sweep)
-
-
-def _is_above(estimate):
-    return estimate.low > 0
-
-
-def _is_below(estimate):
-    return estimate.high < 0
 
 
 def _shares_stopped(sweep):
