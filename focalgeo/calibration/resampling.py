@@ -32,7 +32,7 @@ CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics
 }
 
 _AT_ONCE, _EXAMPLES_AT_ONCE = 8, 2**20  # resamples, and examples of all of them
-MOST_COUNTS = 2**26  # of examples in resamples, held at once, in 64 MB: what is sorted is sorted once for them
+MOST_COUNTS = 2**26  # of examples in resamples, held at once, in 64 MB, of clusters 256: one sort serves them
 _LARGE = 2**24  # numbers of a table that are measured by itself
 
 
