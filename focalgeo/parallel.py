@@ -386,8 +386,8 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
 
     The result maps (states [devices, members / devices, ...], batch, *shared) to (states, metrics, fingerprints
     [devices, 1]); every device sees the complete batch. The states are donated. A step's sums over `AXIS` then run over
-    an axis of length 1, so that a member's numbers are those of a run on one device. Of several processes each gets the
-    metrics of all members. devices: as for `pmapped`.
+    an axis of length 1, so that a member's numbers are those of a run on one device. Each device gets the metrics of all
+    members, so that the program of several processes is that of one. devices: as for `pmapped`.
     """
 
     def replica(states, batch, *shared):
@@ -396,14 +396,13 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
             return jax.tree.map(operator.itemgetter(0), alone(*arguments))
 
         states, metrics, fingerprint = _one_step(on_one_device, 0, states, batch, *shared)
-        return states, gather(metrics, _MEMBERS) if several else metrics, fingerprint[None]
+        return states, gather(metrics, _MEMBERS), fingerprint[None]
 
-    several = count() > 1
     return jax.pmap(
         replica,
         axis_name=_MEMBERS,
         in_axes=(0, None) + (None,) * num_shared,
-        out_axes=(0, None if several else 0, 0),
+        out_axes=(0, None, 0),
         donate_argnums=0,
         devices=devices,
     )
