@@ -226,6 +226,8 @@ def _of_dose(title, runs):
     yield _grows(title, runs, "reached", number="ece after T")
     words = "accuracy, train loss and its square held (chosen after the runs)"
     yield _grows(title, runs, "reached", words, lambda runs: (runs.accuracy, nll, nll**2))
+    for half, there in (("up to", runs.factor <= 1), ("from", runs.factor >= 1)):
+        yield _grows(f"{title}, {half} plain training's trace (chosen after the runs)", runs[there], "reached")
 
 
 def _moved(title, runs, names, words):
@@ -251,9 +253,10 @@ def _of_spectra(spectra):
         runs = rows_where(spectra, model=model, scale=1.0)
         yield _grows(f"{MODELS[model]}, nine spectra and truths", rows_where(runs, first=1.0), by)
     yield _grows(f"{MODELS['linear']}, one spectrum, three starts", rows_where(runs, spectrum="power", truth="all"), by)
-    for model, group in rows_where(spectra, spectrum="power", scale=1.0, first=1.0).groupby("model", sort=False):
+    cells = rows_where(spectra, scale=1.0, first=1.0)
+    for (model, spectrum), group in cells[cells.spectrum != "flat"].groupby(["model", "spectrum"], sort=False):
         less = numbers.change(*(rows_where(group, truth=truth) for truth in ("steep", "flat")), "ece")
-        claim = f"{MODELS[model]}, one spectrum: ECE is lower where the truth lies in the steep directions"
+        claim = f"{MODELS[model]}, {spectrum}: ECE is lower where the truth lies in the steep directions"
         yield numbers.told("focalgeo", claim, less, scale=100, unit="points")
 
 
