@@ -41,7 +41,8 @@ def adaptive_sharpness(
         least the value; where all ascents have come to one height from which no step leads up, the error is 0.
 
     Raises:
-        InputError: an argument out of range, `params` empty or not floating-point.
+        InputError: an argument out of range, `params` empty or not floating-point, a gradient unlike it.
+        RunError: a loss or gradient within the ball is not finite.
 
     Accuracy: the solution of the trust-region problem of quadratic losses, convex and not, to 3e-3 after 20 steps where
     it lies on the surface, within the error elsewhere; tests/curvature/test_sharpness_measures.py.
@@ -53,6 +54,8 @@ def adaptive_sharpness(
     checks.check_params("params", params)
     checks.check_key(key)
     checks.check_above("radius", radius, 0)
+    checks.check_function("value_and_grad", value_and_grad)
+    steps, starts = checks.count("steps", steps, 0), checks.count("starts", starts, 1)
     layout = layout_of(params)
     origin = ravel(params, layout)
     scale = jnp.abs(origin)
@@ -60,6 +63,9 @@ def adaptive_sharpness(
     def at(place):
         place = place * (radius / jnp.maximum(jnp.linalg.norm(place), radius))
         value, gradient = value_and_grad(unravel(origin + scale * place, layout))
+        checks.check_array("the loss", value, shape=())
+        checks.check_alike("the gradient", gradient, "params", params)
+        checks.check_finite_tree("loss and gradient", (value, gradient))
         return value, place, scale * ravel(gradient, layout)
 
     def ascent(best):
@@ -73,7 +79,7 @@ def adaptive_sharpness(
                 step /= 2
         return best
 
-    keys = enumerate(jax.random.split(key, checks.count("starts", starts, 1)))
+    keys = enumerate(jax.random.split(key, starts))
     ends = [ascent(at(start * radius * jax.random.normal(key, origin.shape, origin.dtype))) for start, key in keys]
     ends.sort(key=lambda end: end[0])
     value, place, gradient = ends[-1]
@@ -110,6 +116,8 @@ def noise_rises(
     """
     checks.check_params("params", params)
     checks.check_key(key)
+    checks.check_interval("sigma", sigma, 0)
+    num_samples = checks.count("num_samples", num_samples, 1)
     loss, layout = checks.scalar(loss), layout_of(params)
     origin = ravel(params, layout)
     sizes = sigma * jnp.abs(origin) if adaptive else sigma
@@ -137,7 +145,7 @@ def pac_bayes_sigma(loss, params: PyTree, key: Array, *, rise: float = 0.1, num_
 
     Raises:
         InputError: an argument out of range, `params` empty or not floating-point.
-        RunError: no such noise gives that rise, as of a loss that is bounded below it.
+        RunError: no such noise gives that rise, as of a loss that is bounded below it; or the loss is not finite.
 
     Accuracy: within its error of a quadratic loss's closed form; tests/curvature/test_sharpness_measures.py.
 
@@ -151,6 +159,8 @@ def pac_bayes_sigma(loss, params: PyTree, key: Array, *, rise: float = 0.1, num_
         return sample_mean(noise_rises(loss, params, key, math.exp(log_sigma), num_samples=num_samples))
 
     low, high = math.log(1e-9), math.log(1e6)
+    if not (least := mean(low).value) <= rise:
+        raise RunError(f"noise of 1e-9 raises the loss by {least:.3g}, more than {rise:.3g}: give a larger rise")
     for _ in range(20):  # to 3e-5 of sigma
         middle = (low + high) / 2
         # what is not finite is above
@@ -159,7 +169,7 @@ def pac_bayes_sigma(loss, params: PyTree, key: Array, *, rise: float = 0.1, num_
     if not here.value > rise:
         raise RunError(f"no noise raises the loss by {rise:.3g}: give a smaller rise")
     slope = mean(high + 0.1).value - mean(high - 0.1).value
-    return Estimate.by_student(sigma, 0.2 * sigma * here.stderr / slope, num_samples)
+    return Estimate.by_student(sigma, 0.2 * sigma * here.stderr / abs(slope), num_samples)
 
 
 @at_highest
@@ -186,7 +196,9 @@ def fisher_rao(logits, params: PyTree) -> Array:
     Source: Liang et al., Fisher-Rao metric, geometry, and complexity of neural networks (2019), Definition 2.
     """
     checks.check_params("params", params)
-    scores, tangent = jax.jvp(lambda point: checks.score_rows("logits", logits(point)), (params,), (params,))
+    scores, tangent = jax.jvp(
+        lambda point: checks.floats(checks.score_rows("logits", logits(point)))[0], (params,), (params,)
+    )
     probs = jax.nn.softmax(scores)
     apart = tangent - jnp.average(tangent, -1, probs, keepdims=True)
     return jnp.average(apart**2, -1, probs)
