@@ -4,6 +4,7 @@ Thresholds are set on examples that neither trained the classifier nor fitted or
 examples that are decided on are taken for exchangeable. On the host.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,9 @@ from scipy.cluster import vq
 from focalgeo import checks
 from focalgeo.calibration.binning import LogProbs
 from focalgeo.calibration.clusters import Clusters
+from focalgeo.calibration.methods import Fitted
+from focalgeo.calibration.resampling import Z95, wilson_interval
+from focalgeo.rows import Metric, Row, finite
 from focalgeo.types import Array, InputError
 
 KINDS = ("lac", "aps", "raps")
@@ -30,8 +34,9 @@ class PredictionSets(NamedTuple):
 
     members: Bool[Array, "examples classes"]
     thresholds: Float[Array, " parts"]  # the largest score of a member; inf where all classes are
-    low: float  # coverage of examples to come is between low and high with probability 0.95 given val, by the Beta
-    high: float  # distribution; of several parts that of the one with fewest examples, of clusters of so many
+    expected: float  # coverage over all val; of several parts that of the one with fewest examples, as are
+    low: float  # the ends between which the coverage of examples to come is with probability 0.95 given val, by the
+    high: float  # Beta distribution
 
 
 def prediction_sets(
@@ -105,9 +110,9 @@ def prediction_sets(
     found = [_threshold(of_label[some], cluster[some], coverage) for some in rows]
     thresholds, ranks, sizes = (np.array(each) for each in zip(*found, strict=True))
     rank, rest = ranks[sizes.argmin()], sizes.min() + 1 - ranks[sizes.argmin()]
-    low, high = special.betaincinv(rank, rest, _ENDS) if rest > 0 else (1.0, 1.0)
+    ends = special.betaincinv(rank, rest, _ENDS) if rest > 0 else (1.0, 1.0)
     members = of_others <= thresholds[place.reshape(-1, 1) if part == "group" else place]
-    return PredictionSets(members, thresholds, float(low), float(high))
+    return PredictionSets(members, thresholds, min(rank / (sizes.min() + 1), 1.0), *map(float, ends))
 
 
 class Answers(NamedTuple):
@@ -229,3 +234,56 @@ def _alike(scores, labels, classes, generator):
         points = np.array([np.quantile(scores[labels == k], _QUANTILES) for k in told])
         number[told] = vq.kmeans2(points, clusters, minit="++", seed=generator)[1] + 1
     return number
+
+
+def decision_rows(
+    fitted: Sequence[Fitted],
+    held_back: tuple,
+    test: tuple,
+    *,
+    coverage: float | None = None,
+    error_at_most: float | None = None,
+    kind: str = "lac",
+    part: str = "all",
+    seed: int = 0,
+) -> list[Row]:
+    """Rows of sets and answers by each method: thresholds from `held_back`, measured on test as far as it has labels.
+
+    held_back, test: `Outputs`. Of sets: "set_size", "set_coverage" and, of `held_back`, "expected_coverage"; of
+    answers: "answered", "answered_error" and "answered_bound"; and "error_of_share", with the share of test that is
+    answered as its group, of the most confident twentieth, two twentieths, ...
+    """
+    rows: list[Row] = []
+    n, labels = len(test.logits), test.labels
+    for fit in fitted:
+        tags = {"split": "test", "method": fit.method.name, "criterion": fit.criterion}
+        of_val, of_test = (fit.predict_log_proba(split.logits, split.group) for split in (held_back, test))
+        if coverage:
+            groups, settings = (held_back.group, test.group), {"coverage": coverage, "kind": kind, "part": part}
+            more = {"groups": groups, "clusters": held_back.clusters, "seed": seed}
+            sets = prediction_sets(of_val, held_back.labels, of_test, **settings, **more)
+            sizes = sets.members.sum(axis=1)
+            half = Z95 * sizes.std() / n**0.5
+            rows.append(Metric("set_size", sizes.mean(), sizes.mean() - half, sizes.mean() + half, n, **tags))
+            expected = sets.expected, sets.low, sets.high, len(held_back.labels)
+            rows.append(Metric("expected_coverage", *expected, **tags | {"split": "val"}))
+            if labels is not None:
+                rows.append(_share("set_coverage", sets.members[np.arange(n), labels], tags))
+        if error_at_most:
+            given = answers(of_val, held_back.labels, of_test, error_at_most=error_at_most)
+            rows.append(_share("answered", given.answered, tags))
+            if given.answered.any():
+                rows.append(Metric("answered_bound", given.error, 0.0, given.high, len(held_back.labels), **tags))
+        if labels is None:
+            continue
+        wrong, order = of_test.argmax(axis=1) != labels, np.argsort(-of_test.max(axis=1), kind="stable")
+        if error_at_most and given.answered.any():
+            rows.append(_share("answered_error", wrong[given.answered], tags))
+        for share in np.arange(1, _THRESHOLDS + 1) / _THRESHOLDS:
+            some = wrong[order[: round(share * n)]]
+            rows += [_share("error_of_share", some, tags | {"group": f"{share:g}"})] if some.size else []
+    return [finite(row) for row in rows]
+
+
+def _share(name, hits, tags):
+    return Metric(name, hits.mean(), *wilson_interval(hits.sum(), hits.size), hits.size, **tags)
