@@ -236,7 +236,7 @@ def _alike(scores, labels, classes, generator):
     return number
 
 
-def decision_rows(
+def decided(
     fitted: Sequence[Fitted],
     held_back: tuple,
     test: tuple,
@@ -246,14 +246,18 @@ def decision_rows(
     kind: str = "lac",
     part: str = "all",
     seed: int = 0,
-) -> list[Row]:
+) -> tuple[list[Row], dict[str, Array]]:
     """Rows of sets and answers by each method: thresholds from `held_back`, measured on test as far as it has labels.
+
+    And what is decided on test by the last method: "members" and "answered", with "set_thresholds" and
+    "answer_threshold".
 
     held_back, test: `Outputs`. Of sets: "set_size", "set_coverage" and, of `held_back`, "expected_coverage"; of
     answers: "answered", "answered_error" and "answered_bound"; and "error_of_share", with the share of test that is
     answered as its group, of the most confident twentieth, two twentieths, ...
     """
     rows: list[Row] = []
+    arrays: dict[str, Array] = {}
     n, labels = len(test.logits), test.labels
     for fit in fitted:
         tags = {"split": "test", "method": fit.method.name, "criterion": fit.criterion}
@@ -262,6 +266,7 @@ def decision_rows(
             groups, settings = (held_back.group, test.group), {"coverage": coverage, "kind": kind, "part": part}
             more = {"groups": groups, "clusters": held_back.clusters, "seed": seed}
             sets = prediction_sets(of_val, held_back.labels, of_test, **settings, **more)
+            arrays |= {"members": sets.members, "set_thresholds": sets.thresholds}
             sizes = sets.members.sum(axis=1)
             half = Z95 * sizes.std() / n**0.5
             rows.append(Metric("set_size", sizes.mean(), sizes.mean() - half, sizes.mean() + half, n, **tags))
@@ -271,6 +276,7 @@ def decision_rows(
                 rows.append(_share("set_coverage", sets.members[np.arange(n), labels], tags))
         if error_at_most:
             given = answers(of_val, held_back.labels, of_test, error_at_most=error_at_most)
+            arrays |= {"answered": given.answered, "answer_threshold": np.array(given.threshold)}
             rows.append(_share("answered", given.answered, tags))
             if given.answered.any():
                 rows.append(Metric("answered_bound", given.error, 0.0, given.high, len(held_back.labels), **tags))
@@ -282,7 +288,7 @@ def decision_rows(
         for share in np.arange(1, _THRESHOLDS + 1) / _THRESHOLDS:
             some = wrong[order[: round(share * n)]]
             rows += [_share("error_of_share", some, tags | {"group": f"{share:g}"})] if some.size else []
-    return [finite(row) for row in rows]
+    return [finite(row) for row in rows], arrays
 
 
 def _share(name, hits, tags):

@@ -98,15 +98,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         else:
             pairs = {name: _pair(split) for name, split in measured.items()}
             compared = calibration.compare(pairs["val"], pairs.get("test"), methods, also=also, **settings)
-        if held_back is not None:
-            fits = {id(fitted): fitted for fitted in (compared.fits[0], compared.choice.fitted)}.values()
-            deciding = {name: flags[name] for name in (*DECIDING, "seed")} | {
-                "kind": options.sets,
-                "part": options.sets_of,
-            }
-            decided = calibration.decision_rows([*fits], _pair(held_back), _pair(splits["test"]), **deciding)
-            compared = compared._replace(rows=compared.rows + decided)
-        rows = [*compared.rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
+        decided, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
+        rows = [*compared.rows, *decided, Seconds("seconds", "evaluate", time.perf_counter() - began)]
         fits = [fitted for fitted in compared.fits if fitted.criterion]
         saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
         warnings = [*compared.suspicions]
@@ -129,6 +122,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
             records.write_arrays(out, "search", compared.search)
         if not is_dense:  # as large as the files are; calibrator.json makes them of any part
             _write_probabilities(out, splits, compared, options.task)
+        if decisions:
+            records.write_arrays(out, "probabilities/decisions", decisions)
         records.write_json(out / "calibrator.json", saved)
         say("drawing the report")
         report.write_report(out)
@@ -162,6 +157,15 @@ def _held_back(splits: Splits, options: Namespace) -> tuple[Splits, Outputs | No
     order = np.random.default_rng([options.seed, HELD_BACK]).permutation(index.max() + 1)
     back = np.isin(index, order[: len(order) // HELD_BACK])
     return {**splits, "val": _rows_of(val, ~back)}, _rows_of(val, back)
+
+
+def _decided(options, compared, held_back, splits):
+    """Rows and arrays of what is decided, as given and by the chosen method."""
+    as_given, chosen = compared.fits[0], compared.choice.fitted
+    fits = [as_given] if chosen is as_given else [as_given, chosen]
+    asked = {name: getattr(options, name) for name in (*DECIDING, "seed")}
+    pairs = _pair(held_back), _pair(splits["test"])
+    return calibration.decided(fits, *pairs, kind=options.sets, part=options.sets_of, **asked)
 
 
 def _rows_of(split, rows):
