@@ -90,7 +90,8 @@ def test_a_field_on_the_command_line_has_its_kind(name, text, value):
         assert values == {name: value}
         assert type(values[name]) is type(value)
         assert flags == {"workdir": str(Path.home() / "w")}
-    assert c.parse_arguments(["--join_timeout=3"], FLAGS)[1] == c.parse_arguments(["--join-timeout=3"], FLAGS)[1]
+    for flag in ("--join-timeout", "--join_timeout"):
+        assert c.parse_arguments([f"{flag}=3"], {"join-timeout": "300"})[1] == {"join-timeout": "3"}
 
 
 @pytest.mark.parametrize(
