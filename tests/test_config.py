@@ -90,6 +90,8 @@ def test_a_field_on_the_command_line_has_its_kind(name, text, value):
         assert values == {name: value}
         assert type(values[name]) is type(value)
         assert flags == {"workdir": str(Path.home() / "w")}
+    for flag in ("--join-timeout", "--join_timeout"):
+        assert c.parse_arguments([f"{flag}=3"], {"join-timeout": "300"})[1] == {"join-timeout": "3"}
 
 
 @pytest.mark.parametrize(

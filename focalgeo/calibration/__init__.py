@@ -18,6 +18,7 @@ from focalgeo.calibration.binary import (
 )
 from focalgeo.calibration.binning import Reliability, adaptive_reliability, reliability
 from focalgeo.calibration.comparison import Comparison, Outputs, checked_methods, choose, compare, usual_resamples
+from focalgeo.calibration.decisions import answers, decided, least_cost, prediction_sets
 from focalgeo.calibration.dense import dense
 from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature, temperature_score_test
 from focalgeo.calibration.fitting import fit, fit_methods, folds, searched, surfaces, usable

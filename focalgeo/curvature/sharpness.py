@@ -18,7 +18,7 @@ from focalgeo.types import Array, Estimate, PyTree, RunError
 
 @at_highest
 def adaptive_sharpness(
-    value_and_grad, params: PyTree, key: Array, *, radius: float, steps: int = 20, starts: int = 3
+    value_and_grad, params: PyTree, key: Array | int, *, radius: float, steps: int = 20, starts: int = 3
 ) -> tuple[Array, Array]:
     """The worst rise max L(w + |w| u) - L(w) over |u| <= radius, entry by entry, by projected gradient ascent.
 
@@ -30,7 +30,7 @@ def adaptive_sharpness(
     Args:
         value_and_grad: params -> (loss, gradient), as jax.jit(jax.value_and_grad(loss)).
         params: tree of floating-point arrays, w.
-        key: PRNG key of the starts.
+        key: PRNG key, or a seed, of the starts.
         radius: above 0.
         steps: of each ascent, a gradient each.
         starts: ascents, 1 or more.
@@ -52,7 +52,7 @@ def adaptive_sharpness(
     largest entry.
     """
     checks.check_params("params", params)
-    checks.check_key(key)
+    key = checks.prng_key(key)
     checks.check_above("radius", radius, 0)
     checks.check_function("value_and_grad", value_and_grad)
     steps, starts = checks.count("steps", steps, 0), checks.count("starts", starts, 1)
@@ -89,7 +89,7 @@ def adaptive_sharpness(
 
 @at_highest
 def noise_rises(
-    loss, params: PyTree, key: Array, sigma: float, *, num_samples: int = 32, adaptive: bool = False
+    loss, params: PyTree, key: Array | int, sigma: float, *, num_samples: int = 32, adaptive: bool = False
 ) -> Array:
     """Samples of L(w + sigma xi) - L(w), xi standard normal; adaptive: of L(w + sigma |w| xi) - L(w), entry by entry.
 
@@ -99,7 +99,7 @@ def noise_rises(
     Args:
         loss: params -> one floating-point number; jitted for speed by the caller.
         params: tree of floating-point arrays, w.
-        key: PRNG key of xi: of one key the same at every sigma.
+        key: PRNG key, or a seed, of xi: of one key the same at every sigma.
         sigma: standard deviation of the noise; adaptive: beside each parameter's size.
         num_samples: draws of xi.
         adaptive: measure the noise by each parameter's size.
@@ -115,7 +115,7 @@ def noise_rises(
     Source: Andriushchenko et al., A modern look at the relationship between sharpness and generalization (2023), Eq. 1.
     """
     checks.check_params("params", params)
-    checks.check_key(key)
+    key = checks.prng_key(key)
     checks.check_interval("sigma", sigma, 0)
     num_samples = checks.count("num_samples", num_samples, 1)
     loss, layout = checks.scalar(loss), layout_of(params)
@@ -126,7 +126,7 @@ def noise_rises(
     return jnp.stack([loss(unravel(point, layout)) for point in points]) - loss(params)
 
 
-def pac_bayes_sigma(loss, params: PyTree, key: Array, *, rise: float = 0.1, num_samples: int = 32) -> Estimate:
+def pac_bayes_sigma(loss, params: PyTree, key: Array | int, *, rise: float = 0.1, num_samples: int = 32) -> Estimate:
     """The sigma at which E L(w + sigma xi) - L(w) = rise, xi standard normal: the flatter, the more noise is borne.
 
     By bisection of log sigma with the same xi at every sigma, from 1e-9 to 1e6; where the mean rise is not
@@ -135,7 +135,7 @@ def pac_bayes_sigma(loss, params: PyTree, key: Array, *, rise: float = 0.1, num_
     Args:
         loss: params -> one floating-point number; jitted for speed by the caller.
         params: tree of floating-point arrays, w.
-        key: PRNG key of the noise.
+        key: PRNG key, or a seed, of the noise.
         rise: above 0, in the loss's unit: 0.1 is a tenth of a nat, whatever the loss is. For a rise by a tenth of the
             loss give 0.1 * loss(params).
         num_samples: draws of xi, 2 or more; a loss is taken for each of them 23 times.
