@@ -275,12 +275,12 @@ def select(rows: Iterable[Row], kind: type, **fields: Any) -> list[Row]:
 
 
 def series(row: Row) -> str:
-    """The name of the series that a row is a point of, as "gamma_3/seed_0/val/nll/temperature_scaling", for trackers.
+    """The name of the series that a row is a point of, as "gamma_3.0/seed_0/val/nll/temperature_scaling", for trackers.
 
     It has all that tells measurements of one step apart, but the number of a bin.
     """
     parts = [(field, getattr(row, field, None)) for field in _TELLING]
-    return "/".join(part if isinstance(part, str) else f"{field}_{part:g}" for field, part in parts if part is not None)
+    return "/".join(part if isinstance(part, str) else f"{field}_{part}" for field, part in parts if part is not None)
 
 
 _TELLING = (

@@ -25,13 +25,13 @@ def softmax_focal_loss_with_integer_labels(logits, labels, *, gamma=2.0, axis=-1
     Returns:
         The losses, of the shape of the labels.
 
-    1 - p_y is never formed, as it rounds to zero where the prediction is right and sure. Loss and weight come from the
-    log-odds of the true class against all others, whose two log-sigmoids are log p_y and log(1 - p_y).
+    1 - p_y is never formed, as it rounds to zero where the prediction is right and sure: p_y is the sigmoid of the
+    true class's log-odds against all others, and the rest is the loss of two classes.
     """
     is_true = jax.nn.one_hot(labels, logits.shape[axis], axis=axis, dtype=bool)
     others = jax.nn.logsumexp(jnp.where(is_true, -jnp.inf, logits), axis=axis)
     log_odds = jnp.take_along_axis(logits, jnp.expand_dims(labels, axis), axis=axis).squeeze(axis) - others
-    return -jnp.exp(gamma * jax.nn.log_sigmoid(-log_odds)) * jax.nn.log_sigmoid(log_odds)
+    return optax.sigmoid_focal_loss(log_odds, jnp.ones_like(log_odds), gamma=gamma)
 
 
 def by_probability(logits, labels, gamma):
