@@ -60,6 +60,26 @@ def value_and_trace(
     return results[0][0], jnp.mean(jnp.stack([curvature for _, _, curvature in results]))
 
 
+def with_trace_penalty(loss: Callable[..., Array], weight: float | Array) -> Callable[..., Array]:
+    """The function (params, key, *inputs) -> loss(params, *inputs) + weight v' H v, v' H v as of `value_and_trace`.
+
+    In a training loop it stands where the loss stood, `jax.value_and_grad(with_trace_penalty(loss, 1e-3))`, and takes a
+    fresh key at every step. Where the trace is that of another loss than the one trained with, call `value_and_trace`.
+
+    Args:
+        loss: (params, *inputs) -> one floating-point number.
+        weight: a number; it may be traced.
+
+    Source, accuracy: as for `value_and_trace`; tests/curvature/test_penalty.py.
+    """
+
+    def penalised(params, key, *inputs):
+        value, trace = value_and_trace(lambda point: loss(point, *inputs), params, key)
+        return value + weight * trace
+
+    return penalised
+
+
 def outputs_and_trace(
     network: Callable[[PyTree], tuple[PyTree, PyTree]],
     loss: Callable[[PyTree], Array],
