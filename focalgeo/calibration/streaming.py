@@ -1,0 +1,80 @@
+"""Metrics of examples that come in chunks: a state of fixed size, made, updated, merged and computed by pure functions.
+
+The sums of examples that a metric of METRICS is a function of (its `summed`) are kept in place of the examples, so that
+any chunks give what the metric gives of all examples at once, to 1e-6.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
+
+from focalgeo import checks
+from focalgeo.calibration import metrics
+from focalgeo.calibration.binning import Scalar
+from focalgeo.types import Array, InputError
+
+_COARSE = 15  # bits behind the leading one, of 23: sums of 2^8 such numbers of one size are exact in float32
+
+
+class State(NamedTuple):
+    """All sums, each as coarse + rest: some 40 bits, so that whole numbers are exact to 2^40."""
+
+    coarse: Float[Array, " sums"]  # float32 of 16 significant bits
+    rest: Float[Array, " sums"]  # what they leave
+
+
+class Streaming(NamedTuple):
+    """Functions of a `State`; all are for jit, scan, vmap and shard_map."""
+
+    init: Callable[[], State]  # of no example
+    update: Callable[..., State]  # update(state, log_probs, labels, *, mask=None, weights=None), of any number of rows
+    merge: Callable[[State, State], State]  # of the examples of both
+    compute: Callable[[State], dict[str, Scalar]]  # the metrics by name; NaN of no example, as METRICS has them
+
+
+def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streaming:
+    """The metrics of METRICS with these names, of examples that come in chunks.
+
+    Of rows log_probs [examples, num_classes] with labels int [examples], and mask and weights as metrics take them, in
+    whatever chunks, empty ones too, it gives what METRICS gives of all rows to 1e-6. Sums are float32 in two parts:
+    10^7 examples one chunk after another do not drift. Inside jit shapes and types alone are asked.
+
+    `merge` adds leaf by leaf, so jax.lax.psum of the states of several devices is their merge. It loses nothing up to
+    256 states of about equal size, beyond them at most 6e-8 of a sum for each: give many small chunks to `update`.
+
+    Refused are metrics that order all examples or fit a curve to them, as adaptive_ece and aurc: no sums hold those.
+    """
+    entries = metrics.metric_entries(names)
+    for name, entry in entries.items():
+        if entry.summed is None:
+            mend = "give all to calibration.all_metrics, or stream ece or smooth_ece"
+            raise InputError(f"metrics: {name} orders or fits all examples at once, which no sums hold: {mend}")
+
+    def sums(log_probs, labels, mask):
+        examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
+        return ravel_pytree({name: entry.summed.sums(examples, num_bins) for name, entry in entries.items()})
+
+    zeros, unravel = sums(np.full((1, num_classes), -np.log(num_classes), "f"), np.zeros(1, "i"), np.zeros(1, "f"))
+
+    def update(state, log_probs, labels, *, mask=None, weights=None):
+        checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=(None, num_classes))
+        if not len(log_probs):
+            return state
+        mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
+        rest = state.rest + sums(log_probs, labels, mask)[0].astype(state.rest.dtype)
+        total = state.coarse + rest
+        coarse = jax.lax.reduce_precision(total, exponent_bits=8, mantissa_bits=_COARSE)
+        coarse = jnp.where(jnp.isfinite(total), coarse, state.coarse)  # an infinite NLL stays in the rest
+        return State(coarse, rest + (state.coarse - coarse))
+
+    def compute(state):
+        totals = unravel(state.coarse + state.rest)
+        return {name: entry.summed.value(*totals[name]) for name, entry in entries.items()}
+
+    return Streaming(lambda: State(zeros, zeros), update, partial(jax.tree.map, jnp.add), compute)
