@@ -5,7 +5,6 @@ any chunks give what the metric gives of all examples at once, to 1e-6.
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -19,14 +18,7 @@ from focalgeo.calibration import metrics
 from focalgeo.calibration.binning import Scalar
 from focalgeo.types import Array, InputError
 
-_COARSE = 15  # bits behind the leading one, of 23: sums of 2^8 such numbers of one size are exact in float32
-
-
-class State(NamedTuple):
-    """All sums, each as coarse + rest: some 40 bits, so that whole numbers are exact to 2^40."""
-
-    coarse: Float[Array, " sums"]  # float32 of 16 significant bits
-    rest: Float[Array, " sums"]  # what they leave
+State = Float[Array, "2 sums"]  # float32: of each sum 16 significant bits, and what they leave; together some 40 bits
 
 
 class Streaming(NamedTuple):
@@ -45,8 +37,9 @@ def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streamin
     whatever chunks, empty ones too, it gives what METRICS gives of all rows to 1e-6. Sums are float32 in two parts:
     10^7 examples one chunk after another do not drift. Inside jit shapes and types alone are asked.
 
-    `merge` adds leaf by leaf, so jax.lax.psum of the states of several devices is their merge. It loses nothing up to
-    256 states of about equal size, beyond them at most 6e-8 of a sum for each: give many small chunks to `update`.
+    A state is one array of fixed size, exact for whole numbers up to 2^40. `merge` is addition, so jax.lax.psum of the
+    states of several devices is their merge. It loses nothing up to 256 states of about equal size, beyond them at most
+    6e-8 of a sum for each: give many small chunks to `update`.
 
     Refused are metrics that order all examples or fit a curve to them, as adaptive_ece and aurc: no sums hold those.
     """
@@ -67,14 +60,15 @@ def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streamin
         if not len(log_probs):
             return state
         mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
-        rest = state.rest + sums(log_probs, labels, mask)[0].astype(state.rest.dtype)
-        total = state.coarse + rest
-        coarse = jax.lax.reduce_precision(total, exponent_bits=8, mantissa_bits=_COARSE)
-        coarse = jnp.where(jnp.isfinite(total), coarse, state.coarse)  # an infinite NLL stays in the rest
-        return State(coarse, rest + (state.coarse - coarse))
+        before, rest = state
+        rest = rest + sums(log_probs, labels, mask)[0].astype(rest.dtype)
+        total = before + rest
+        coarse = jax.lax.reduce_precision(total, exponent_bits=8, mantissa_bits=15)
+        coarse = jnp.where(jnp.isfinite(total), coarse, before)  # an infinite NLL stays in the rest
+        return jnp.stack([coarse, rest + (before - coarse)])
 
     def compute(state):
-        totals = unravel(state.coarse + state.rest)
+        totals = unravel(state[0] + state[1])
         return {name: entry.summed.value(*totals[name]) for name, entry in entries.items()}
 
-    return Streaming(lambda: State(zeros, zeros), update, partial(jax.tree.map, jnp.add), compute)
+    return Streaming(lambda: jnp.stack([zeros, zeros]), update, jnp.add, compute)
