@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Integer, Shaped
 
 from focalgeo import checks
 from focalgeo.trees import matmul, namespace
-from focalgeo.types import Array
+from focalgeo.types import Array, PyTree
 
 LogProbs = Logits = Float[Array, "examples classes"]
 Labels = Integer[Array, " examples"]
@@ -54,13 +54,13 @@ class Summed(NamedTuple):
     """A metric that is a function of sums over examples, which parts of the examples give too, added up."""
 
     sums: Callable[[checks.Examples, int], tuple[Array, ...]]  # of checked examples and the number of bins
-    value: Callable[..., Scalar]  # of these sums
+    value: Callable[..., PyTree]  # of these sums
 
-    def __call__(self, log_probs, labels, mask, num_bins=1, *, soft=False):
+    def __call__(self, log_probs, labels, mask, num_bins=1, **soft):
         """The metric of all examples at once, which are checked here."""
-        return self.of(checks.examples(log_probs, labels, mask, num_bins=num_bins, soft=soft), num_bins)
+        return self.of(checks.examples(log_probs, labels, mask, num_bins=num_bins, **soft), num_bins)
 
-    def of(self, examples: checks.Examples, num_bins: int = 1) -> Scalar:
+    def of(self, examples: checks.Examples, num_bins: int = 1) -> PyTree:
         """The metric of what has been checked."""
         return self.value(*self.sums(examples, num_bins))
 
@@ -99,7 +99,7 @@ def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
 
     Source: Mukhoti et al., arXiv 2002.09437, section 2 (their figures use 25 bins, their tables 15).
     """
-    return named_empty(equal_width(*top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins))
+    return of_bins(named_empty)(log_probs, labels, mask, num_bins)
 
 
 @weighted
@@ -127,7 +127,7 @@ def equal_width(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, 
     return bins_of(*bin_sums(Events(p, correct, weight), num_bins))
 
 
-def bin_sums(events: Events, num_bins: int) -> tuple[Float[Array, " bins"], ...]:
+def bin_sums(events: Events, num_bins: int) -> tuple[Sums, ...]:
     """Sums in the bins of `equal_width`: of weights, of probabilities and of events that came true."""
     p, correct, weight = events
     inside = jax.nn.one_hot(bin_index(p, num_bins), num_bins, axis=0, dtype=p.dtype)
@@ -248,18 +248,17 @@ def mean_of(values: Callable[[checks.Examples], Numbers]) -> Summed:
     return Summed(lambda examples, _: weighted_sums(values(examples), examples.weight), jnp.divide)
 
 
-def of_bins(value: Callable[[Reliability], Scalar], events: Callable[[checks.Examples], Events] = top_label) -> Summed:
+def of_bins(value: Callable[[Reliability], PyTree], events: Callable[[checks.Examples], Events] = top_label) -> Summed:
     """A function of the bins of `equal_width`."""
     return Summed(lambda examples, bins: bin_sums(events(examples), bins), lambda *sums: value(bins_of(*sums)))
 
 
 def expected_gap(events: Callable[[checks.Examples], Events]) -> Summed:
     """The expected gap in bins of `equal_width`, from `residual_sums` alone."""
-
-    def sums(examples, num_bins):
-        return residual_sums(*events(examples), num_bins), jnp.sum(examples.weight)
-
-    return Summed(sums, lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total)
+    return Summed(
+        lambda examples, bins: (residual_sums(*events(examples), bins), jnp.sum(examples.weight)),
+        lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total,
+    )
 
 
 NLL = mean_of(lambda examples: -of_label(examples.rows, examples.labels))

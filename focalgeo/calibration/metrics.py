@@ -197,7 +197,9 @@ def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Sca
 
 def _smoothed(points, total):
     """The integral at its width, of residuals shared between the points."""
-    spectrum = jnp.fft.rfft(_circle(points / total))
+    points = points / total
+    circle = jnp.concatenate([points, points[-2:0:-1]]) / 2  # half at each point and half at its mirror image
+    spectrum = jnp.fft.rfft(circle.at[jnp.array([0, _CELLS])].multiply(2.0))
     frequency = jnp.arange(spectrum.shape[0], dtype=points.dtype) * jnp.pi
 
     def error(width):
@@ -219,12 +221,6 @@ def _point_sums(examples, _):
     index = below.astype(jnp.int32)
     points = jnp.zeros(_CELLS + 1, p.dtype).at[index].add(residual - upper).at[index + 1].add(upper)
     return points, jnp.sum(weight)
-
-
-def _circle(points):
-    """The residuals on the circle of 2 * cells points, half at each point and half at its mirror image."""
-    circle = jnp.concatenate([points, points[-2:0:-1]]) / 2
-    return circle.at[jnp.array([0, _CELLS])].multiply(2.0)
 
 
 _SMOOTH = Summed(_point_sums, _smoothed)
@@ -263,8 +259,7 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
 @binning.weighted
 def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1."""
-    events = binary.class_one(checks.examples(log_probs, labels, mask, num_bins=num_bins))
-    return binning.named_empty(binning.equal_width(*events, num_bins))
+    return binning.of_bins(binning.named_empty, binary.class_one)(log_probs, labels, mask, num_bins)
 
 
 @binning.weighted
@@ -420,7 +415,7 @@ def _part(function, summed, field):
     }
 
 
-def _percent(function, title, note="", *, best="low", **fields: bool | Callable | Summed) -> MetricEntry:
+def _percent(function, title, note="", *, best="low", **fields: bool | Callable) -> MetricEntry:
     return MetricEntry(function, Title(title, "%", note, 100.0, 2, best), largest=1.0, **fields)
 
 

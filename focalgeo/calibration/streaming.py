@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.calibration import metrics
-from focalgeo.calibration.binning import Scalar
 from focalgeo.types import Array, InputError
 
 State = Float[Array, "2 sums"]  # float32: of each sum 16 significant bits, and what they leave; together some 40 bits
@@ -27,7 +25,7 @@ class Streaming(NamedTuple):
     init: Callable[[], State]  # of no example
     update: Callable[..., State]  # update(state, log_probs, labels, *, mask=None, weights=None), of any number of rows
     merge: Callable[[State, State], State]  # of the examples of both
-    compute: Callable[[State], dict[str, Scalar]]  # the metrics by name; NaN of no example, as METRICS has them
+    compute: Callable[[State], dict[str, Array]]  # the metrics by name; NaN of no example, as METRICS has them
 
 
 def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streaming:
@@ -43,32 +41,32 @@ def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streamin
 
     Refused are metrics that order all examples or fit a curve to them, as adaptive_ece and aurc: no sums hold those.
     """
-    entries = metrics.metric_entries(names)
-    for name, entry in entries.items():
-        if entry.summed is None:
+    summed = {name: entry.summed for name, entry in metrics.metric_entries(names).items()}
+    for name, metric in summed.items():
+        if not metric:
             mend = "give all to calibration.all_metrics, or stream ece or smooth_ece"
             raise InputError(f"metrics: {name} orders or fits all examples at once, which no sums hold: {mend}")
 
     def sums(log_probs, labels, mask):
         examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
-        return ravel_pytree({name: entry.summed.sums(examples, num_bins) for name, entry in entries.items()})
+        return ravel_pytree({name: metric.sums(examples, num_bins) for name, metric in summed.items()})
 
-    zeros, unravel = sums(np.full((1, num_classes), -np.log(num_classes), "f"), np.zeros(1, "i"), np.zeros(1, "f"))
+    # an example of weight 0
+    zeros, unravel = sums(jnp.zeros((1, num_classes), "f"), jnp.zeros(1, "i"), jnp.zeros(1, "f"))
 
     def update(state, log_probs, labels, *, mask=None, weights=None):
-        checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=(None, num_classes))
-        if not len(log_probs):
+        rows = checks.score_rows("log_probs", log_probs, shape=(None, num_classes))
+        if not len(rows):
             return state
-        mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
+        mask = checks.weighted_mask(mask, weights, rows.shape[:1])
         before, rest = state
-        rest = rest + sums(log_probs, labels, mask)[0].astype(rest.dtype)
-        total = before + rest
-        coarse = jax.lax.reduce_precision(total, exponent_bits=8, mantissa_bits=15)
-        coarse = jnp.where(jnp.isfinite(total), coarse, before)  # an infinite NLL stays in the rest
+        rest = rest + sums(rows, labels, mask)[0].astype(rest.dtype)
+        coarse = jax.lax.reduce_precision(before + rest, 8, 15)  # bits of exponent, and behind the leading one
+        coarse = jnp.where(jnp.isfinite(coarse), coarse, before)  # an infinite NLL stays in the rest
         return jnp.stack([coarse, rest + (before - coarse)])
 
     def compute(state):
-        totals = unravel(state[0] + state[1])
-        return {name: entry.summed.value(*totals[name]) for name, entry in entries.items()}
+        totals = unravel(sum(state))
+        return {name: metric.value(*totals[name]) for name, metric in summed.items()}
 
     return Streaming(lambda: jnp.stack([zeros, zeros]), update, jnp.add, compute)
