@@ -77,6 +77,9 @@ def test_ten_million_examples_do_not_drift():
     right = p[np.arange(64_000), labels]
     truth = {"accuracy": np.mean(p.argmax(axis=1) == labels), "nll": -np.mean(np.log(right))}
     truth["brier"] = np.mean(2 * (1 - right) ** 2)
+    bins = np.searchsorted(np.arange(1, 15) / 15 + 1e-6, p.max(axis=1))
+    gaps = np.bincount(bins, weights=(p.argmax(axis=1) == labels) - p.max(axis=1))
+    truth["ece"] = np.abs(gaps).sum() / 64_000
     truth["high_confidence"] = np.mean(p.max(axis=1) >= 0.99 - 1e-6)
     made = streaming.make(truth, 2)
     chunks = log_probs.reshape(1000, 64, 2), labels.reshape(1000, 64)
