@@ -199,6 +199,16 @@ def test_rows_become_runs_of_wandb_without_a_network(workdirs, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["nnx_metrics", "metric_class"])
+def test_an_example_streams_metrics_of_calibrated_outputs(name, tmp_path):
+    done = python(EXAMPLES / f"{name}.py", folder=tmp_path, PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stderr) == (0, "")
+    accuracy, ece = map(float, re.match(r"accuracy (0\.\d+), ece (0\.\d+), nll 1\.", done.stdout).groups())
+    assert 0.45 < accuracy < 0.65
+    assert ece < 0.03  # of 6,400 rows
+
+
+@pytest.mark.long
 @pytest.mark.slow
 def test_outputs_of_pytorch_are_calibrated(tmp_path):
     (tmp_path / "torch.py").write_text(TORCH)

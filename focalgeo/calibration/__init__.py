@@ -1,9 +1,9 @@
 """Calibration: maps, metrics, searches and fits as pure functions; methods, estimators and calibrator.json.
 
-`maps`, `metrics` and `binning` are the mathematics; `search`, `fits` and `variants` fit the maps' numbers; `methods`
-holds METHODS and what is fitted, and `fitting` fits them, also fold by fold; `stacking` mixes several; `resampling`
-gives numbers their errors, `metric_rows` makes rows of them, and `comparison` chooses a method; `estimators` are
-scikit-learn's. Products run at full float32 precision on every device.
+`maps`, `metrics` and `binning` are the mathematics, `streaming` has metrics of chunks; `search`, `fits` and `variants`
+fit the maps' numbers; `methods` holds METHODS and what is fitted, and `fitting` fits them, also fold by fold;
+`stacking` mixes several; `resampling` gives numbers their errors, `metric_rows` makes rows of them, and `comparison`
+chooses a method; `estimators` are scikit-learn's. Products run at full float32 precision on every device.
 """
 
 from focalgeo.calibration.binary import (
