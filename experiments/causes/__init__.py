@@ -76,7 +76,7 @@ IMAGE_SCHEDULE = jobs.T_ALONE | {
     "diagnostics.splits": ("train",),
     "sweep.at_once": 1,
 }
-IMAGE_WEIGHTS = {0.3: (0.05, 0.08), 1.0: (0.015, 0.03), 3.0: (0.0, 0.003)}  # factor -> the first weight, its bound
+IMAGE_BOUNDS = {0.3: 0.05, 1.0: 0.025, 3.0: 0.003}  # factor of plain training's trace -> bound of the weight
 MATRICES = {  # whose trace is held -> its number
     "hessian": "trace CE train",
     "scale_free": "scale_free_trace CE train",
@@ -143,12 +143,12 @@ def _doses(flags, parts):
 
 def _image_doses(flags, parts):
     """Training on images to targets that follow from the networks of (d)."""
-    for (gamma, loss), (factor, (first, bound)) in product(LOSSES.items(), IMAGE_WEIGHTS.items()):
+    for (gamma, loss), (factor, bound) in product(LOSSES.items(), IMAGE_BOUNDS.items()):
         of = {"regime": "cifar10", "way": "focal" if gamma else "ce"}
         plain = pd.DataFrame([run for run in parts.get("reverse", []) if of.items() <= run.items()])
         for seed in range(IMAGES[1]) if len(plain) else ():
             own = {"data.name": flags.data, "data.split_seed": seed + 1}
-            fields = IMAGE_SCHEDULE | own | {"loss.name": loss, "loss.gamma": gamma, "loss.trace_penalty": first}
+            fields = IMAGE_SCHEDULE | own | {"loss.name": loss, "loss.gamma": gamma}
             median, of = float(plain["trace CE train"].median()), {"regime": "cifar10", "gamma": gamma}
             config = "configs/cifar.py:fitted"
             yield _steered(of, "gauss_newton", (factor,), median, bound, (seed,), config, fields, 500)
