@@ -159,6 +159,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         value = getattr(flags, name)
         if value is not None and not least <= value <= most:
             raise InputError(f"--{name.replace('_', '-')} is {value}: give a number from {least} to {most}")
+    if flags.coverage is None and (flags.sets, flags.sets_of) != ("lac", "all"):
+        raise InputError("--sets and --sets-of say which sets: give --coverage=0.9 with them")
     for name in flags.criteria:
         if name not in CRITERIA:
             raise InputError.of_choice("--criteria", name, CRITERIA)
