@@ -72,14 +72,15 @@ for name in [k[9:] for k in c if k.startswith("share_of_")]:
         s = z[..., 1] - z[..., 0]; log_p, log_q = -np.logaddexp(0, -s), -np.logaddexp(0, s)
         a, b, d = (c.get(k, 0) for k in ("aab" if name[0] == "p" else "abc")); v = a * log_p - b * log_q + d
         if "thresholds" in c: p = np.interp(s, c["thresholds"], c["probabilities"]); v = np.log(p / (1 - p))
-        w = np.where(np.isneginf(z), -np.inf, -np.logaddexp(0, np.stack([v, -v], -1)))
+        w = np.where(z < -1e90, -np.inf, -np.logaddexp(0, np.stack([v, -v], -1)))
     probs = probs + share * np.exp(w - lse(w))
 """
 _BINARY = f"""\
 {_READ}\
-z = logits.astype(float); s = z[..., 1] - z[..., 0]; log_p, log_q = -np.logaddexp(0, -s), -np.logaddexp(0, s)
+z = np.float64(logits).clip(-1e99); s = z[..., 1] - z[..., 0]; log_p, log_q = -np.logaddexp(0, -s), -np.logaddexp(0, s)
 t = {{}}
-probs = np.exp(-np.logaddexp(0, np.stack([t, -t], -1)))
+w = np.where(z < -1e90, -np.inf, -np.logaddexp(0, np.stack([t, -t], -1)))  # -inf of a class that cannot be
+probs = np.exp(w - np.logaddexp.reduce(w, -1, keepdims=True))
 """
 _FOCAL_FAMILY = (
     "uncalibrated",

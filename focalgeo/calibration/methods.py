@@ -145,29 +145,9 @@ class Fitted(NamedTuple):
         """The text of a calibrator.json, which `read_calibrator` reads."""
         return json.dumps(calibrator_json(self), indent=2) + "\n"
 
-    def to_onnx(self, classifier: Any = None) -> Any:
-        """An onnx.ModelProto from "logits", float32 [n, classes], to "log_probs" and "probabilities".
-
-        Rows are as `predict_log_proba` has them, within 1e-6 in probability, tested in
-        tests/calibration/test_exports.py; onnx.save writes it. It needs the extra onnx.
-
-        Args:
-            classifier: An onnx.ModelProto, or the path of one, of opset 13 or later with one output [n, classes] of
-                float32, its logits. The calibrator's steps then follow its own, and its outputs stay beside the two.
-        """
-        return exports.to_onnx(self, classifier)
-
-    def to_torch(self) -> Any:
-        """A torch.nn.Module from logits [n, classes] to log-probabilities, float32, with the numbers as buffers.
-
-        It is a torch.fx.GraphModule, which needs no focalgeo to be pickled, compiled or moved to a device; gradients
-        pass. Within 1e-6 in probability, as `to_onnx`. It needs the extra torch.
-        """
-        return exports.to_torch(self)
-
-    def to_numpy(self) -> str:
-        """The text of a source file with predict_proba(logits, group=None), in float64, which needs NumPy alone."""
-        return exports.to_numpy(self)
+    to_onnx = exports.to_onnx
+    to_torch = exports.to_torch
+    to_numpy = exports.to_numpy
 
 
 def plain_numbers(params: Mapping[str, Array]) -> dict[str, Any]:
