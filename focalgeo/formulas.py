@@ -43,9 +43,10 @@ probs = first * softmax(z / c["temperature"]) + second * softmax(z) + rest * can
 """
 _HISTOGRAM = f"""\
 {_READ}\
-z = logits.astype(float); t = np.eye(len(z.T))[z.argmax(-1)] > 0  # the top class
+z = np.float64(logits).clip(-1e99); t = np.eye(len(z.T))[z.argmax(-1)] > 0  # the top class
 rest = np.logaddexp.reduce(np.where(t, -np.inf, z), -1, keepdims=True)
 p = np.array(c["accuracies"])[np.searchsorted(c["edges"], z.max(-1, keepdims=True) - rest)]
+p = np.where(rest < -1e90, 1, p)  # of the only class that can be
 probs = np.where(t, p, (1 - p) * np.exp(np.minimum(z - rest, 0)))
 """
 _ISOTONIC = f"""\

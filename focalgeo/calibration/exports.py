@@ -1,8 +1,7 @@
 """Fitted methods for use without JAX: as an ONNX graph, a PyTorch module, or a source file of NumPy alone.
 
-A method's formula is written once, in its map. JAX traces that for any number of rows, and what it traced is handed on
-to ONNX and PyTorch step by step, under JAX's names as far as they go. All is float32, as the maps are, and so are whole
-numbers.
+A method's formula is written once, in its map. JAX traces that, and what it traced is handed on to ONNX and PyTorch
+step by step, under JAX's names as far as they go. All is float32, as the maps are.
 """
 
 import importlib
@@ -23,6 +22,7 @@ _ONNX = {  # names of steps that are not JAX's: "reduce_max" is ReduceMax
     "argmax": "ArgMax",
     "dot_general": "MatMul",
     "eq": "Equal",
+    "floor_divide": "Div",
     "gt": "Greater",
     "le": "LessOrEqual",
     "lt": "Less",
@@ -38,6 +38,7 @@ _TORCH = {
     "reduce_sum": "sum",
 }
 _REWRITTEN = {  # what ONNX has not, in what it has
+    "convert_element_type": lambda x: x,
     "is_finite": lambda x: jnp.abs(x) < jnp.inf,
     "log1p": lambda x: jnp.where((u := 1 + x) == 1, x, jnp.log(u) * (x / (u - 1))),  # Kahan's
     "ne": lambda a, b: ~(a == b),
@@ -65,7 +66,7 @@ def _log_probs(fitted, logits, add: Callable) -> Any:
     checks.count("num_classes", fitted.num_classes, 2)
     if fitted.groups is not None:
         raise InputError("each group has a temperature of its own: export temperature_scaling of one group")
-    rows = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("n"), fitted.num_classes), np.float32)
+    rows = jax.ShapeDtypeStruct((3, fitted.num_classes), np.float32)  # of which no step says how many there are
     with jax.disable_jit():  # so that searches among thresholds are unrolled
         return _added(partial(fitted.method.apply, fitted.params), [rows], [logits], add)[0]
 
@@ -74,24 +75,30 @@ def _added(function, like, inputs, add):
     """The steps, or arrays, of its results."""
     traced = jax.make_jaxpr(function)(*like)
     variables = [*traced.jaxpr.constvars, *traced.jaxpr.invars]
-    values = dict(zip(variables, [*map(np.asarray, traced.consts), *inputs], strict=True))
+    values = dict(zip(variables, [*traced.consts, *inputs], strict=True))
     for equation in traced.jaxpr.eqns:
         name, params, atoms = equation.primitive.name, equation.params, equation.invars
         arguments = [np.asarray(atom.val) if isinstance(atom, core.Literal) else values[atom] for atom in atoms]
-        is_constant = [isinstance(value, np.ndarray) for value in arguments]
-        if name in _REWRITTEN or "call_jaxpr" in params:
-            inner = _REWRITTEN.get(name) or core.jaxpr_as_fun(params["call_jaxpr"])
+        inner = _REWRITTEN.get(name) or ("call_jaxpr" in params and core.jaxpr_as_fun(params["call_jaxpr"]))
+        if inner:
             results = _added(inner, [atom.aval for atom in atoms], arguments, add)
-        elif all(is_constant) and name != "broadcast_in_dim":
-            results = [np.asarray(equation.primitive.bind(*arguments, **params))]
+        elif name != "broadcast_in_dim" and all(map(_is_array, arguments)):
+            results = [equation.primitive.bind(*arguments, **params)]
         else:
-            steps = [
-                add("constant", array=np.asarray(value, np.float32)) if constant else value
-                for value, constant in zip(arguments, is_constant, strict=True)
-            ]
+            steps = [add("constant", array=_plain(value)) if _is_array(value) else value for value in arguments]
             results = [_step(name.removesuffix("_to"), params, equation, steps, add)]
         values |= zip(equation.outvars, results, strict=True)
     return [values[variable] for variable in traced.jaxpr.outvars]
+
+
+def _is_array(value):
+    return hasattr(value, "dtype")
+
+
+def _plain(value):
+    """On the host; whole numbers as int64."""
+    array = np.asarray(value)
+    return array.astype(np.int64) if array.dtype.kind in "iu" else array
 
 
 def _step(name, params, equation, steps, add):
@@ -104,21 +111,18 @@ def _step(name, params, equation, steps, add):
             return step
         case "squeeze":
             return add(name, *steps, axes=params["dimensions"])
-        case "convert_element_type":
-            return add("cast", *steps, to="bool" if after.dtype == bool else "float")
         case "argmax":
-            return add("cast", add(name, *steps, axis=params["axes"][0], keepdims=False), to="float")
+            return add(name, *steps, axis=params["axes"][0], keepdims=False)
         case "reduce_max" | "reduce_min" | "reduce_sum":
             return add(name, *steps, axes=params["axes"], keepdims=False)
         case "gather":  # numbers of a table
-            table, index = steps
-            step = add(name, table, add("cast", index, to="int64"))
+            step = add(name, *steps)
             return step if params["dimension_numbers"].offset_dims else add("squeeze", step, axes=(-1,))
         case "select_n":
             which, no, yes = steps
             return add("where", which, yes, no)
         case "div" if after.dtype != np.float32:
-            return add("floor", add(name, *steps))
+            return add("floor_divide", *steps)
     return add(name, *steps)
 
 
@@ -132,12 +136,12 @@ def _library(name):
 def to_onnx(fitted, classifier: Any = None) -> Any:
     """An onnx.ModelProto from "logits", float32 [n, classes], to "log_probs" and "probabilities".
 
-    Both are those of `predict_log_proba`, within 1e-6 in probability, tested in tests/calibration/test_exports.py.
-    It needs the extra onnx; onnx.save writes it.
+    They are those of `predict_log_proba` to 1e-6 in probability; of isotonic maps, whose steps float32 meets a little
+    earlier or later, to 1e-3 and all but 1 in 200 rows to 1e-6; of matrix scaling as far as scores stay below 100
+    (tests/calibration/test_exports.py). A row with NaN becomes NaN. It needs the extra onnx; onnx.save writes it.
 
-    Args:
-        classifier: An onnx.ModelProto of opset 18 or later, whose first output is float32 [n, classes], its logits.
-            What is returned is then a copy of it that goes on to the two, beside its own outputs.
+    A classifier, an onnx.ModelProto or the path of one, is of opset 18 or later, and its first output float32
+    [n, classes], its logits. What is returned is then a copy of it that goes on to the two, beside its own outputs.
     """
     onnx = _library("onnx")
     helper, model, source = onnx.helper, onnx.ModelProto(), "logits"
@@ -146,7 +150,7 @@ def to_onnx(fitted, classifier: Any = None) -> Any:
         graph = helper.make_graph([], fitted.method.name, [rows(source)], [])
         model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
     else:
-        model.CopyFrom(classifier)
+        model.CopyFrom(classifier if isinstance(classifier, onnx.ModelProto) else onnx.load(classifier))
         output = model.graph.output[0]
         source = output.name
         if [dim.dim_value for dim in output.type.tensor_type.shape.dim][1:] != [fitted.num_classes]:
@@ -158,8 +162,6 @@ def to_onnx(fitted, classifier: Any = None) -> Any:
         inputs = [*steps]
         if "axes" in attributes:
             inputs.append(add("constant", value_ints=np.ravel(attributes.pop("axes"))))
-        if name == "cast":
-            attributes["to"] = getattr(onnx.TensorProto, attributes["to"].upper())
         if "array" in attributes:
             attributes = {"value": onnx.numpy_helper.from_array(attributes["array"])}
         output = output or f"calibrator/{name}_{len(graph.node)}"
@@ -175,22 +177,19 @@ def to_onnx(fitted, classifier: Any = None) -> Any:
 
 
 def to_torch(fitted) -> Any:
-    """A torch.nn.Module from logits [n, classes] to log-probabilities in float32, with its numbers as buffers.
+    """A torch.nn.Module from logits [n, classes] to log-probabilities in float32, as near to ours as `to_onnx`.
 
-    It is a torch.fx.GraphModule: without focalgeo it can be saved, compiled, and moved to a device. Within 1e-6 of
-    `predict_log_proba` in probability, tested in tests/calibration/test_exports.py. It needs the extra torch.
+    It is a torch.fx.GraphModule, whose numbers are buffers: without focalgeo it can be saved, compiled and moved to a
+    device, and gradients pass. It needs the extra torch.
     """
     torch = _library("torch")
     buffers, graph = {}, torch.fx.Graph()
 
     def add(name, *steps, **attributes):
-        match name:
-            case "constant":
-                buffer = f"number_{len(buffers)}"
-                buffers[buffer] = torch.tensor(attributes["array"])
-                return graph.get_attr(buffer)
-            case "cast":
-                return graph.call_method("to", (*steps, getattr(torch, attributes["to"])))
+        if name == "constant":
+            name = f"number_{len(buffers)}"
+            buffers[name] = torch.tensor(attributes["array"])
+            return graph.get_attr(name)
         return graph.call_function(getattr(torch, _TORCH.get(name, name)), (*steps, *attributes.values()))
 
     logits = graph.call_method("float", (graph.placeholder("logits"),))
@@ -199,6 +198,9 @@ def to_torch(fitted) -> Any:
 
 
 def to_numpy(fitted) -> str:
-    """The text of a source file with predict_proba(logits, group=None), in float64: it needs NumPy alone."""
+    """The text of a source file with predict_proba(logits, group=None), which needs NumPy alone.
+
+    It computes in float64, so that from `predict_proba` it differs by what float32 rounds there: up to 1e-5.
+    """
     lines = formulas.SNIPPETS[fitted.method.name].replace(formulas.CALIBRATOR, "CALIBRATOR")
     return _NUMPY.format(fitted.method.title, fitted.to_json(), textwrap.indent(lines, "    "))

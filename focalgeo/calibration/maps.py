@@ -170,8 +170,8 @@ def ensemble_parts(logits: Rows, temperature: Numbers) -> tuple[Rows, Rows, Rows
     """Log-probabilities of the three parts."""
     cooled, plain = temperature_scaling(logits, temperature), temperature_scaling(logits, 1.0)
     space = namespace(plain)
-    possible = space.sum(plain > -np.inf, axis=-1, keepdims=True, dtype=plain.dtype)
-    return cooled, plain, space.where(plain == -np.inf, plain, -space.log(possible))
+    of_possible = space.where(plain == -np.inf, plain, 0)
+    return cooled, plain, of_possible - _log_sum(of_possible)
 
 
 def focal_vector_scaling(
@@ -261,7 +261,8 @@ def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: F
     log_odds = top_log_odds(log_probs, top)
     index = space.searchsorted(space.asarray(edges, log_probs.dtype), log_odds, side="left")
     accuracy = space.where(log_odds > -FAR / 2, 1, accuracies[index])  # the only class that can be
-    rest = log_probs - log_sigmoid(-log_odds) + space.log1p(-accuracy)
+    behind = logits - space.max(space.where(top, -np.inf, logits), axis=-1, keepdims=True)
+    rest = behind - _log_sum(behind, ~top) + space.log1p(-accuracy)
     return space.where(space.isnan(log_odds), np.nan, space.where(top, space.log(accuracy), rest))
 
 
