@@ -66,9 +66,9 @@ def _log_probs(fitted, logits, add: Callable) -> Any:
     checks.count("num_classes", fitted.num_classes, 2)
     if fitted.groups is not None:
         raise InputError("each group has a temperature of its own: export temperature_scaling of one group")
-    rows = jax.ShapeDtypeStruct((3, fitted.num_classes), np.float32)  # of which no step says how many there are
+    row = jax.ShapeDtypeStruct((1, fitted.num_classes), np.float32)  # no step says how many there are
     with jax.disable_jit():  # so that searches among thresholds are unrolled
-        return _added(partial(fitted.method.apply, fitted.params), [rows], [logits], add)[0]
+        return _added(partial(fitted.method.apply, fitted.params), [row], [logits], add)[0]
 
 
 def _added(function, like, inputs, add):
@@ -82,7 +82,7 @@ def _added(function, like, inputs, add):
         inner = _REWRITTEN.get(name) or ("call_jaxpr" in params and core.jaxpr_as_fun(params["call_jaxpr"]))
         if inner:
             results = _added(inner, [atom.aval for atom in atoms], arguments, add)
-        elif name != "broadcast_in_dim" and all(map(_is_array, arguments)):
+        elif all(map(_is_array, arguments)):
             results = [equation.primitive.bind(*arguments, **params)]
         else:
             steps = [add("constant", array=_plain(value)) if _is_array(value) else value for value in arguments]
@@ -102,11 +102,11 @@ def _plain(value):
 
 
 def _step(name, params, equation, steps, add):
-    before, after = equation.invars[0].aval, equation.outvars[0].aval
+    after = equation.outvars[0].aval
     match name:
         case "broadcast_in_dim":  # new axes alone: ONNX and PyTorch repeat along them as they need
             (step,), axes = steps, {*range(after.ndim)} - {*params["broadcast_dimensions"]}
-            for axis in sorted(axes) if before.ndim else ():
+            for axis in sorted(axes):
                 step = add("unsqueeze", step, axes=axis)
             return step
         case "squeeze":
@@ -138,7 +138,8 @@ def to_onnx(fitted, classifier: Any = None) -> Any:
 
     They are those of `predict_log_proba` to 1e-6 in probability; of isotonic maps, whose steps float32 meets a little
     earlier or later, to 1e-3 and all but 1 in 200 rows to 1e-6; of matrix scaling as far as scores stay below 100
-    (tests/calibration/test_exports.py). A row with NaN becomes NaN. It needs the extra onnx; onnx.save writes it.
+    (tests/calibration/test_exports.py). A row with NaN becomes NaN. JAX must be able to trace the
+    method's `apply`. It needs the extra onnx; onnx.save writes it.
 
     A classifier, an onnx.ModelProto or the path of one, is of opset 18 or later, and its first output float32
     [n, classes], its logits. What is returned is then a copy of it that goes on to the two, beside its own outputs.

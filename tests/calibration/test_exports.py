@@ -99,7 +99,8 @@ def test_the_file_of_numpy_gives_the_probabilities_of_the_method(fitted, name):
     logits, names = saturated(method.num_classes), {}
     exec(method.to_numpy(), names)
     with np.errstate(under="ignore"):
-        assert_near(names["predict_proba"](logits), method, logits, near=1e-5)  # of float64
+        near = 1e-5 if name == "quadratic_scaling" else NEAR  # s^2 in float32 or float64
+        assert_near(names["predict_proba"](logits), method, logits, near)
 
 
 def test_a_stack_of_two_classes_has_the_members_for_them(fitted):
@@ -117,8 +118,9 @@ def test_the_file_of_numpy_of_groups():
     method, names = fit("temperature_scaling_by_group", logits, labels, group=group), {}
     exec(method.to_numpy(), names)
     np.testing.assert_allclose(names["predict_proba"](logits, group), method.predict_proba(logits, group), atol=NEAR)
+    pytest.importorskip("onnx")
     with pytest.raises(InputError, match="each group has a temperature"):
-        method.to_torch() if "torch" in sys.modules else method.to_onnx()
+        method.to_onnx()
 
 
 def classifier(onnx, *, classes=5, opset=18, outputs=("scores",), kind=1):
