@@ -2,7 +2,10 @@
 
 import copy
 import pickle
+import re
+import runpy
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from focalgeo.calibration import METHODS, fit
 from focalgeo.calibration.methods import Fitted
 from focalgeo.types import InputError
 
+PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
 NEAR = 1e-6  # in probability
 STEPS = ("isotonic", "binary_isotonic")  # steep ones, which rounding moves
 MANY = 100_000
@@ -176,6 +180,20 @@ def test_the_command_writes_the_classifier_with_what_it_chose(tmp_path):
     assert calibrate.main([f"--val={tmp_path / 'val.npz'}", f"--attach={tmp_path / 'classifier.onnx'}", *flags]) == 0
     given = run(onnx.load(out / "calibrated.onnx"), x=x)
     np.testing.assert_allclose(given["probabilities"], np.load(out / "probabilities/val.npz")["probs"], atol=1e-5)
+
+
+def test_the_page_s_lines_run(fitted, tmp_path, monkeypatch):
+    onnx = pytest.importorskip("onnx")
+    (text,) = re.findall(r"```python\n(from pathlib import Path\nimport onnx\n.*?)```", PAGE.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("runs/mine").mkdir(parents=True)
+    Path("runs/mine/calibrator.json").write_text(fitted("vector_scaling").to_json())
+    onnx.save(classifier(onnx)[0], "model.onnx")
+    exec(text, {})
+    logits = saturated(5, rows=100)
+    given = run(onnx.load("calibrator.onnx"), logits=logits)["probabilities"]
+    names = runpy.run_path("calibrator.py")
+    np.testing.assert_allclose(names["predict_proba"](logits), given, atol=NEAR)
 
 
 def test_rows_that_hold_nan_or_infinity_become_nan(fitted):
