@@ -99,7 +99,7 @@ def _certain(logits, log_probs):
     """The log-probabilities, of which those of a row with a class that cannot be are -inf and 0."""
     space = maps.namespace(log_probs)
     logits = space.asarray(logits)
-    any_never = space.min(logits, axis=-1, keepdims=True) == -np.inf
+    any_never = space.max(-logits, axis=-1, keepdims=True) == np.inf
     return space.where(any_never, space.where(logits == -np.inf, -np.inf, 0), log_probs)
 
 

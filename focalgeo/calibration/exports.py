@@ -34,7 +34,6 @@ _TORCH = {
     "not": "logical_not",
     "or": "logical_or",
     "reduce_max": "amax",
-    "reduce_min": "amin",
     "reduce_sum": "sum",
 }
 _REWRITTEN = {  # what ONNX has not, in what it has
@@ -113,7 +112,7 @@ def _step(name, params, equation, steps, add):
             return add(name, *steps, axes=params["dimensions"])
         case "argmax":
             return add(name, *steps, axis=params["axes"][0], keepdims=False)
-        case "reduce_max" | "reduce_min" | "reduce_sum":
+        case "reduce_max" | "reduce_sum":
             return add(name, *steps, axes=params["axes"], keepdims=False)
         case "gather":  # numbers of a table
             step = add(name, *steps)
