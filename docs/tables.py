@@ -100,7 +100,7 @@ def methods() -> str:
 
 
 def metrics() -> str:
-    """Each metric with its unit."""
+    """Each metric with its unit, and whether `calibration.streaming` takes it."""
     rows = [
         (
             f"`{name}`",
@@ -108,10 +108,11 @@ def metrics() -> str:
             entry.shown.unit or "1",
             {"high": "higher", "low": "lower", "middle": ""}[entry.shown.best],
             "" if "better" in entry.shown.note else entry.shown.note,
+            "yes" if entry.summed else "",
         )
         for name, entry in METRICS.items()
     ]
-    return markdown(("metric", "title", "unit", "better", "how"), rows)
+    return markdown(("metric", "title", "unit", "better", "how", "streamed"), rows)
 
 
 def notebooks() -> str:

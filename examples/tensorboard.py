@@ -4,12 +4,10 @@ import sys
 
 from tensorboardX import SummaryWriter
 
-from focalgeo import records
+from focalgeo import records, rows
 
-FIELDS = ("gamma", "learning_rate", "trace_penalty", "seed", "split", "name", "outcome", "method", "criterion", "loss")
 for workdir in sys.argv[1:]:
     with SummaryWriter(f"{workdir}/tensorboard") as writer:
         for row in records.read_rows(workdir):
-            if row.step is not None and not hasattr(row, "bin"):
-                parts = [getattr(row, field, None) for field in FIELDS]
-                writer.add_scalar("/".join(str(part) for part in parts if part is not None), row.value, row.step)
+            if not hasattr(row, "bin"):
+                writer.add_scalar(rows.series(row), row.value, row.step or 0)

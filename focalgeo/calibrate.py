@@ -42,6 +42,8 @@ RANGES = {
     "folds": (2, 100),
     "num_bins": (1, MOST_BINS),
     "num_resamples": (100, MOST_RESAMPLES),
+    "coverage": (0.01, 0.999),
+    "error_at_most": (0.0001, 0.9),
     "seed": (0, 2**31 - 1),
 }
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
@@ -133,6 +135,13 @@ def make_parser() -> argparse.ArgumentParser:
         ("seed", 0, "seed of the bootstrap and of the folds"),
     ):
         add(f"--{flag}", type=int, default=default, help=f"{what} (default {default})")
+    add("--coverage", type=float, metavar="SHARE", help="sets of classes that hold the label so often, as 0.9")
+    help = "sets' kind: lac (default), the smallest; aps, larger where it is harder; raps, seldom large"
+    add("--sets", choices=("lac", "aps", "raps"), default="lac", help=help)
+    help = "what has that coverage: all (default), each class, class_cluster or group"
+    add("--sets-of", choices=("all", "class", "class_cluster", "group"), default="all", help=help)
+    help = "answers of which at most so many are wrong, as 0.02; a third of val is held back for it and for --coverage"
+    add("--error-at-most", type=float, metavar="SHARE", help=help)
     help = "resamples of the bootstrap (default 1000, of more than 100,000 examples fewer)"
     add("--num-resamples", type=int, metavar="NUMBER", help=help)
     return parser

@@ -279,12 +279,15 @@ def check_bins(num_bins: int) -> None:
     count("num_bins", num_bins, 1, MOST_BINS)
 
 
-def check_key(key: object) -> None:
-    """Refuse what is not one PRNG key, of jax.random.key or jax.random.PRNGKey."""
+def prng_key(key: object) -> Array:
+    """One PRNG key, of jax.random.key or jax.random.PRNGKey, or that of a seed, a whole number."""
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return jax.random.key(count("key", key, 0, 2**32 - 1))
     dtype, shape = getattr(key, "dtype", None), np.shape(key)
     is_new = jnp.issubdtype(dtype or object, jax.dtypes.prng_key)
     if not (shape == () if is_new else dtype == np.uint32 and shape in ((2,), (4,))):
-        raise InputError(f"key is {shown(key)}, not one PRNG key: give jax.random.key(seed)")
+        raise InputError(f"key is {shown(key)}, not one PRNG key: give jax.random.key(seed) or a whole number")
+    return key
 
 
 def _check_all(name: str, value: Array, holds: Callable, ask: str) -> None:

@@ -390,8 +390,8 @@ def chosen(words: str, file: str, kinds: Mapping[str, Collection[str]]) -> dict[
 def parse_arguments(arguments: Sequence[str], flags: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """The values of fields, by --config.NAME=VALUE, and of the flags, whose names `flags` gives each with an example.
 
-    Each is given once at most, as --NAME=VALUE or --NAME VALUE. A tuple is written as Python writes it or as its
-    elements between commas. ~ at the beginning of a flag's value is the home folder.
+    Each is given once at most, as --NAME=VALUE or --NAME VALUE; a flag's - may be _. A tuple is written as Python
+    writes it or as its elements between commas. ~ at the beginning of a flag's value is the home folder.
 
     Raises:
       InputError: no field or flag has that name, with the nearest; no value, or two; or a value of another kind.
@@ -405,7 +405,7 @@ def parse_arguments(arguments: Sequence[str], flags: Mapping[str, str]) -> tuple
         _, is_config, field = name.partition("config.")
         if is_config:
             _check_name(field)
-        elif name not in flags:
+        elif (name := name.replace("_", "-")) not in flags:
             raise InputError.of_choice("the flag", shown(name), flags)
         if name in texts:
             raise InputError(f"--{name} is given twice: give it once")
@@ -464,6 +464,10 @@ def _contradictions(c: ConfigDict, known: Known) -> Iterator[str]:
         yield f"loss.trace_bound is {loss.trace_bound}: with a target it must be above 0, at least loss.trace_penalty"
     if loss.trace_target and not c.curvature.examples:
         yield "curvature.examples is 0: loss.trace_target is of so many examples of train, set 1 or more"
+    if loss.trace_bound and not (loss.trace_target or any(c.sweep.trace_target)):
+        yield f"loss.trace_bound is {loss.trace_bound}, loss.trace_target 0: set a target, or leave the bound out"
+    if c.curvature.sharpness and not c.curvature.examples:
+        yield "curvature.examples is 0: curvature.sharpness is of so many examples, set 1 or more"
     if loss.gamma < 0 and loss.name != "signed_focal_loss":
         yield f"loss.gamma is {loss.gamma}: it must be 0 or more (only signed_focal_loss goes below)"
     if optimizer.sam_adaptive and not optimizer.sam_radius:

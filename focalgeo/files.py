@@ -50,7 +50,7 @@ def spoken(main: Callable[[], int]) -> int:
         with open(os.devnull, "wb") as nowhere:  # what is left is not tried again at the exit
             os.dup2(nowhere.fileno(), 1)
         if error.errno == errno.EPIPE:
-            return 128 + signal.SIGPIPE
+            return 128 + getattr(signal, "SIGPIPE", 13)
         write_line(
             f"focalgeo: cannot write to standard output: {error.strerror}; what a command writes into files is there"
         )

@@ -386,8 +386,8 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
 
     The result maps (states [devices, members / devices, ...], batch, *shared) to (states, metrics, fingerprints
     [devices, 1]); every device sees the complete batch. The states are donated. A step's sums over `AXIS` then run over
-    an axis of length 1, so that a member's numbers are those of a run on one device. Each device gets the metrics of all
-    members, so that the program of several processes is that of one. devices: as for `pmapped`.
+    an axis of length 1, so that a member's numbers are those of a run on one device. Each device gets the metrics of
+    all members: several processes run the program of one. devices: as for `pmapped`.
     """
 
     def replica(states, batch, *shared):

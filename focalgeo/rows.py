@@ -272,3 +272,29 @@ def tagged(rows: Iterable[Row], **tags: float | str | None) -> list[Row]:
 def select(rows: Iterable[Row], kind: type, **fields: Any) -> list[Row]:
     """The rows of one kind whose fields have these values; a field given as None must be absent."""
     return [row for row in rows if isinstance(row, kind) and all(getattr(row, f) == fields[f] for f in fields)]
+
+
+def series(row: Row) -> str:
+    """The name of the series that a row is a point of, as "gamma_3.0/seed_0/val/nll/temperature_scaling", for trackers.
+
+    It has all that tells measurements of one step apart, but the number of a bin.
+    """
+    parts = [(field, getattr(row, field, None)) for field in _TELLING]
+    return "/".join(part if isinstance(part, str) else f"{field}_{part}" for field, part in parts if part is not None)
+
+
+_TELLING = (
+    *(
+        "run",
+        "gamma",
+        "trace_penalty",
+        "trace_target",
+        "learning_rate",
+        "weight_decay",
+        "seed",
+        "split",
+        "name",
+        "phase",
+    ),
+    *("group", "outcome", "quantile", "of", "part", "method", "criterion", "against", "against_criterion", "loss"),
+)

@@ -1,8 +1,8 @@
 """The main job: python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits [--config.loss.gamma=3 ...].
 
---shard=i/n runs the i-th of n parts of a sweep; --fields shows all fields of the config.
+--shard=i/n runs the i-th of n parts of a sweep; --fields lists the fields of the config alone, --help those too.
 On several hosts give the same command on each: under SLURM, Open MPI 4, GKE and on TPU pods without more flags,
-elsewhere with --coordinator=HOST:PORT --processes=N --process=I [--join_timeout=300 --heartbeat=100, in seconds].
+elsewhere with --coordinator=HOST:PORT --processes=N --process=I [--join-timeout=300 --heartbeat=100, in seconds].
 Compiled programs are kept in ~/.cache/focalgeo/xla; JAX_COMPILATION_CACHE_DIR names another folder, or empty none.
 """
 
@@ -29,7 +29,7 @@ FLAGS = {  # with an example of each
     "coordinator": "10.0.0.1:1234",
     "processes": "2",
     "process": "0",
-    "join_timeout": "300",
+    "join-timeout": "300",
     "heartbeat": "100",
 }
 _CLUSTER = ("coordinator", "processes", "process")
@@ -50,7 +50,7 @@ def parse(arguments: list[str]) -> Command:
     for name in ("config", "workdir", *(_CLUSTER if any(name in flags for name in _CLUSTER) else ())):
         if name not in flags:
             raise InputError(f"--{name} is missing: for example --{name}={FLAGS[name]}")
-    cluster: dict[str, Any] = {name: flags[name] for name in (*_CLUSTER, "join_timeout", "heartbeat") if name in flags}
+    cluster: dict[str, Any] = {name: flags[name] for name in (*_CLUSTER, "join-timeout", "heartbeat") if name in flags}
     for name in cluster.keys() - {"coordinator"}:
         if not cluster[name].isdecimal():
             raise InputError(f"--{name} is {shown(cluster[name])}: it must be a whole number, as {FLAGS[name]}")
@@ -62,13 +62,10 @@ def parse(arguments: list[str]) -> Command:
 
 def main(arguments: list[str]) -> int:
     """Run the job; returns the exit code: 0, 2 (bad input), 3 (the run cannot go on) or 128 + signal."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
-    if "--fields" in arguments:
+    if {"-h", "--help", "--fields"} & set(arguments):
         from focalgeo.job import describe_config
 
-        print(describe_config())
+        print(*([] if "--fields" in arguments else [__doc__]), describe_config(), sep="\n")
         return 0
     several, code, line = False, 0, ""
     try:
@@ -76,7 +73,7 @@ def main(arguments: list[str]) -> int:
         from focalgeo import job, parallel  # jax after the flags, so that a typo is answered at once
 
         with process.handled(signal.SIG_DFL):  # it may wait in compiled code, in which Python heeds no signal
-            parallel.join(**command.cluster)
+            parallel.join(**{name.replace("-", "_"): value for name, value in command.cluster.items()})
         process.check_jax()
         several = parallel.count() > 1
         process.keep_programs()

@@ -640,3 +640,44 @@ def test_the_page_s_lines_apply_to_scores_as_they_were_given(tmp_path, monkeypat
     written = np.load("probabilities/test.npz")["probs"]
     expected = written if task == "multilabel" else written[:, 1]
     np.testing.assert_allclose(names["probs"][..., 1], expected, atol=1e-5)
+
+
+def test_decisions_are_set_on_what_neither_fit_nor_choice_saw(tmp_path):
+    flags = [*write_samples(tmp_path, n=900), "--methods=temperature_scaling", FEW]
+    assert main([*flags, f"--out={tmp_path}/out", "--coverage=0.8", "--error-at-most=0.3", "--sets=aps"]) == 0
+    fitted = read_calibrator(tmp_path / "out" / "calibrator.json")
+    (fit,) = select(records.read_rows(tmp_path / "out"), Fit, name="temperature")
+    assert fit.n == 600
+    decided = np.load(tmp_path / "out" / "probabilities" / "decisions.npz")
+    test = np.load(tmp_path / "test.npz")
+    rows = {row.name: row for row in select(records.read_rows(tmp_path / "out"), Metric, method=fitted.method.name)}
+    hits = decided["members"][np.arange(900), test["labels"]]
+    assert rows["set_coverage"].value == pytest.approx(hits.mean())
+    assert rows["set_size"].value == pytest.approx(decided["members"].sum(axis=1).mean())
+    assert rows["expected_coverage"].n == 300
+    answered = decided["answered"]
+    wrong = fitted.predict_log_proba(test["logits"]).argmax(axis=1) != test["labels"]
+    assert rows["answered_error"].value == pytest.approx(wrong[answered].mean())
+    assert rows["answered_bound"].high <= 0.3
+    page = html.unescape((tmp_path / "out" / "report.html").read_text())
+    assert "are to hold the label of 80% of the examples" in page
+    assert "At a bound of 30% on the errors" in page
+    again = [*flags, f"--out={tmp_path}/plain"]
+    assert main(again) == 0
+    assert "What to do with them" not in (tmp_path / "plain" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (["--coverage=1.5"], "--coverage is 1.5: give a number from 0.01 to 0.999"),
+        (["--error-at-most=0.1", "--sets-of=group"], "--sets-of=group asks for the group of each example"),
+        (["--coverage=0.9", "--task=multilabel"], ""),
+        (["--coverage=0.9", "--test="], "give --test, with labels or without"),
+    ],
+)
+def test_what_decisions_cannot_serve_is_one_line(tmp_path, capsys, changed, says):
+    flags = [*write_samples(tmp_path, n=100), f"--out={tmp_path}/out", FEW, *changed]
+    assert main(flags) == 2
+    assert says in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "out" / "report.html").exists()

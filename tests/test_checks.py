@@ -85,10 +85,11 @@ def test_whole_numbers_keys_and_choices():
     with pytest.raises(InputError, match=r"num_bins is .*Tracer"):
         jax.jit(checks.check_bins)(3)
     for key in (jax.random.key(0), jax.random.PRNGKey(0), np.asarray(jax.random.PRNGKey(0))):
-        checks.check_key(key)
-    for key in (0, None, np.int32([0, 1]), jax.random.split(jax.random.key(0))):
+        assert checks.prng_key(key) is key
+    assert checks.prng_key(np.int64(3)) == jax.random.key(3)
+    for key in (0.0, True, None, np.int32([0, 1]), jax.random.split(jax.random.key(0))):
         with pytest.raises(InputError, match=r"key is .*, not one PRNG key"):
-            checks.check_key(key)
+            checks.prng_key(key)
     with pytest.raises(InputError, match=r"num_classes is 2\.0: choose one of 2, 3"):
         checks.check_choice("num_classes", 2.0, (2, 3))
 

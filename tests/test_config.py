@@ -90,6 +90,8 @@ def test_a_field_on_the_command_line_has_its_kind(name, text, value):
         assert values == {name: value}
         assert type(values[name]) is type(value)
         assert flags == {"workdir": str(Path.home() / "w")}
+    for flag in ("--join-timeout", "--join_timeout"):
+        assert c.parse_arguments([f"{flag}=3"], {"join-timeout": "300"})[1] == {"join-timeout": "3"}
 
 
 @pytest.mark.parametrize(
@@ -167,6 +169,8 @@ RULES = [  # for each rule fields that just keep it, one more that breaks it, an
         "loss.trace_bound is 0.1",
     ),
     ({"loss__trace_target": 1, "loss__trace_bound": 0.1}, {"curvature__examples": 0}, "curvature.examples is 0"),
+    ({"loss__trace_target": 1, "loss__trace_bound": 0.1}, {"loss__trace_target": 0}, "loss.trace_bound is 0.1"),
+    ({"curvature__sharpness": True}, {"curvature__examples": 0}, "curvature.examples is 0"),
     ({"loss__name": "signed_focal_loss", "loss__gamma": -1}, {"loss__name": "focal_loss"}, "loss.gamma is -1"),
     (
         {"optimizer__sam_adaptive": True, "optimizer__sam_radius": 1},

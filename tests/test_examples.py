@@ -1,17 +1,22 @@
 """The files of examples/ that a person copies, and the lines of docs/several_machines.md, with a stand-in for srun."""
 
+import importlib.util
+import json
 import os
 import re
 import shlex
 import shutil
 import socket
+import sqlite3
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import synthetic_workdir
 
-from focalgeo import config, job, run
+from focalgeo import config, job, rows, run
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -105,6 +110,102 @@ def test_an_example_trains(name, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert float(re.match(r"accuracy (0\.\d+), ECE 0\.", done.stdout)[1]) > 0.88
     assert len(list(filter(str.strip, (EXAMPLES / "training_step.py").read_text().splitlines()))) <= 42
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["pieces_jax", "pieces_nnx", "pieces_equinox"])
+def test_the_pieces_train_with_another_library(name, tmp_path):
+    skip_without(name.removeprefix("pieces_").replace("nnx", "flax"))
+    done = python(EXAMPLES / f"{name}.py", folder=tmp_path, PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stderr) == (0, "")
+    found = re.findall(r"^(.+): accuracy (\d\.\d+), trace (\d+\.\d+)$", done.stdout, re.MULTILINE)
+    traces = {piece: float(trace) for piece, _, trace in found}
+    assert [*traces] == ["focal loss", "FLSD", "trace penalty", "SAM"]
+    assert all(float(accuracy) > 0.88 for _, accuracy, _ in found)
+    assert traces["trace penalty"] < 0.8 * traces["focal loss"]
+    assert traces["SAM"] < 0.95 * traces["focal loss"]
+    assert traces["FLSD"] != traces["focal loss"]
+    assert len(list(filter(str.strip, (EXAMPLES / f"{name}.py").read_text().splitlines()))) <= 42
+
+
+def skip_without(package):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+
+
+@pytest.fixture
+def workdirs(tmp_path):
+    """A run and a calibration, and the points of each: {(series, step): value}."""
+    written = {"run": synthetic_workdir.run_rows(), "calibration": synthetic_workdir.calibration_rows()}
+    points = {}
+    for name, of_workdir in written.items():
+        (tmp_path / name).mkdir()
+        synthetic_workdir.write_workdir(tmp_path / name, of_workdir)
+        numbers = [row for row in of_workdir if not hasattr(row, "bin")]
+        points[name] = {(rows.series(row), row.step or 0): row.value for row in numbers}
+        assert len(points[name]) == len(numbers)  # no two of one name
+    return points
+
+
+def written_for_tensorboard(folder):
+    """(series, step, value) of the event files, read by their format: length, checksum, event, checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    for path in folder.glob("tensorboard/events*"):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (length,) = struct.unpack_from("<Q", data, at)
+            event = Event.FromString(data[at + 12 : at + 12 + length])
+            yield from ((value.tag, event.step, value.simple_value) for value in event.summary.value)
+            at += 16 + length
+
+
+def test_rows_become_event_files(workdirs, tmp_path):
+    skip_without("tensorboardX")
+    done = python(EXAMPLES / "tensorboard.py", *workdirs, folder=tmp_path, PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stderr) == (0, "")
+    for name, points in workdirs.items():
+        read = {(series, step): value for series, step, value in written_for_tensorboard(tmp_path / name)}
+        assert read == pytest.approx(points, rel=1e-6)
+
+
+def test_rows_become_runs_of_mlflow(workdirs, tmp_path):
+    skip_without("mlflow")
+    skip_without("sqlalchemy")
+    store = tmp_path / "store.db"
+    environment = {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{store}"}
+    done = python(EXAMPLES / "mlflow_runs.py", *workdirs, folder=tmp_path, **environment)
+    assert done.returncode == 0, done.stderr
+    tables = sqlite3.connect(store)
+    query = "select key, step, value from metrics join runs using (run_uuid) where name = ?"
+    for name, points in workdirs.items():
+        assert {(key, step): value for key, step, value in tables.execute(query, [name])} == points
+        settings = "select key, value from params join runs using (run_uuid) where name = ?"
+        assert dict(tables.execute(settings, [name]))["loss.gamma"] == "3.0"
+    tables.close()
+
+
+def test_rows_become_runs_of_wandb_without_a_network(workdirs, tmp_path):
+    skip_without("wandb")
+    environment = {"PYTHONPATH": str(ROOT), "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
+    done = python(EXAMPLES / "wandb_runs.py", *workdirs, folder=tmp_path, **environment)
+    assert done.returncode == 0, done.stderr
+    files = [path.read_bytes() for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")]
+    assert len(files) == len(workdirs)
+    for points in workdirs.values():
+        texts = [series.encode() for series, _ in points]
+        texts += [json.dumps(value).removesuffix(".0").encode() for value in points.values()]
+        assert any(all(text in data for text in texts) for data in files)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["nnx_metrics", "metric_class"])
+def test_an_example_streams_metrics_of_calibrated_outputs(name, tmp_path):
+    done = python(EXAMPLES / f"{name}.py", folder=tmp_path, PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stderr) == (0, "")
+    accuracy, ece = map(float, re.match(r"accuracy (0\.\d+), ece (0\.\d+), nll 1\.", done.stdout).groups())
+    assert 0.45 < accuracy < 0.65
+    assert ece < 0.03  # of 6,400 rows
 
 
 @pytest.mark.long

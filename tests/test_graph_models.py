@@ -10,6 +10,7 @@ import pytest
 
 from focalgeo import data, job, models
 from focalgeo.config import load_config, with_values
+from focalgeo.job import preparation
 from focalgeo.models import graph
 from focalgeo.rows import Eigenvalue, Metric, Trace, select
 from focalgeo.training import checkpoint
@@ -101,6 +102,18 @@ def test_a_neighbour_that_is_none_gives_nan_and_what_is_no_graph_one_line(gcn):
     for wrong in (x[0], x[..., :NEIGHBOURS], x[None]):
         with pytest.raises(InputError, match=r"give graphs \[examples, nodes, features \+ 10\]"):
             model.apply(variables, wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "network"), [("graph:digits", "mlp"), ("graph:digits", "logistic"), ("digits", "gcn")]
+)
+def test_graphs_and_their_network_go_together(name, network):
+    config = load_config("configs/digits.py:quick")
+    config.data.name, config.model.name, config.model.options = name, network, {}
+    with pytest.raises(
+        InputError, match=f"config.model.name is {network}, config.data.name {name}: gcn and graph:NAME"
+    ):
+        preparation.prepare(job.check_config(config))
 
 
 # --- data sets as graphs

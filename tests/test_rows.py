@@ -68,3 +68,16 @@ def test_rows_are_selected_by_fields_and_tags_and_none_means_absent():
     some.append(Scalar("ece", 0.4))
     assert [row.value for row in rows.select(some, Metric, name="ece", criterion=None)] == [0.2, 0.3]
     assert [row.value for row in rows.select(some, Metric, seed=1)] == [0.3]
+
+
+def test_a_series_has_all_that_tells_rows_apart():
+    row = Metric("ece", 0.02, n=360, split="val", method="vector_scaling", criterion="nll", gamma=3.0, seed=12345678)
+    assert rows.series(row) == "gamma_3.0/seed_12345678/val/ece/vector_scaling/nll"
+    telling = {"run", "gamma", "trace_penalty", "trace_target", "learning_rate", "weight_decay", "seed", "quantile"}
+    for kind in get_args(Row):
+        words = {name for name, of in kind.__annotations__.items() if of in (str, str | None)}
+        for field in (telling | words) - {"estimator"}:
+            if field in kind.__struct_fields__:
+                required = {f.name: 0.5 for f in msgspec.structs.fields(kind) if f.required}
+                one, other = (kind(**{**required, field: of}) for of in ("1", "2"))
+                assert rows.series(one) != rows.series(other), (kind, field)

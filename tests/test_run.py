@@ -91,9 +91,11 @@ def test_every_command_is_listed_and_handed_its_arguments(tmp_path):
 
 
 def test_the_fields_are_shown_from_any_folder(tmp_path):
-    code, out, _ = command("-m", "focalgeo.run", "--fields", folder=tmp_path)
-    assert code == 0
-    assert "optimizer.epochs            60 " in out
+    for flag in ("--fields", "--help"):
+        code, out, _ = command("-m", "focalgeo.run", flag, folder=tmp_path)
+        assert code == 0
+        assert "optimizer.epochs            60 " in out
+        assert ("--shard=i/n" in out) == (flag == "--help")
 
 
 @pytest.mark.parametrize("module", ["focalgeo.run", "focalgeo.calibrate"])

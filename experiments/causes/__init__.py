@@ -64,6 +64,19 @@ SCHEDULE = {  # of training to a target
 } | jobs.T_ALONE
 LOSSES = {0.0: "cross_entropy", networks.GAMMA: "focal_loss"}
 FACTORS = ((0.1, 0.3, 1.0), (3.0, 10.0))  # of plain training's trace, downward and upward
+IMAGE_SCHEDULE = jobs.T_ALONE | {
+    "optimizer.clip_norm": 1.0,
+    "loss.trace_examples": 8,
+    "curvature.splits": ("train",),
+    "curvature.examples": 100,
+    "curvature.batch_size": 100,
+    "curvature.num_probes": 20,
+    "curvature.density_probes": 0,
+    "diagnostics.every": 27,
+    "diagnostics.splits": ("train",),
+    "sweep.at_once": 1,
+}
+IMAGE_WEIGHTS = {0.3: (0.05, 0.08), 1.0: (0.015, 0.03), 3.0: (0.0, 0.003)}  # factor -> the first weight, its bound
 MATRICES = {  # whose trace is held -> its number
     "hessian": "trace CE train",
     "scale_free": "scale_free_trace CE train",
@@ -94,6 +107,8 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         for part, measure in MEASURED.items():
             make = partial(_of_images, measure, seed, flags.data)
             yield Job({"regime": "cifar10"}, (seed,), make, 400, part=part)
+    if flags.data:
+        yield from _image_doses(flags, parts)
 
 
 def _of_spectra(model, seeds, out: Path):
@@ -115,20 +130,37 @@ def _of_images(measure, seed: int, data: str, out: Path):
 
 
 def _doses(flags, parts):
-    """Plain training, then training to each target, whose traces follow from the plain runs' medians."""
-    tags, seeds = {"target": "trace_target", "seed": "seed"}, range(flags.seeds)
+    """Plain training, then training to each target, whose traces follow from the medians of plain runs."""
     for gamma, loss in LOSSES.items():
-        fields = SCHEDULE | {"loss.name": loss, "loss.gamma": gamma}
-        of = {"regime": "digits", "gamma": gamma, "of": "", "up": False}
+        fields, seeds = SCHEDULE | {"loss.name": loss, "loss.gamma": gamma}, range(flags.seeds)
+        of = {"regime": "digits", "gamma": gamma, "of": "", "doses": ""}
         yield jobs.sweep(of, seeds, DIGITS, fields, seconds=3, tags={"seed": "seed"}, parts=True, more=_train)
         plain = pd.DataFrame([run for run in parts.get("runs", []) if of.items() <= run.items()])
-        for (matrix, name), up in product(MATRICES.items() if len(plain) else (), (False, True)):
-            median, bound = float(plain[name].median()), BOUNDS[matrix] / (4 if gamma and up else 1)
-            targets = tuple(round(factor * median, 5) for factor in FACTORS[up])
-            steered = {"loss.trace_of": matrix, "loss.trace_bound": bound, "sweep.trace_target": targets}
-            more = partial(_train, median=median)
-            of = of | {"of": matrix, "up": up}
-            yield jobs.sweep(of, seeds, DIGITS, fields | steered, seconds=30, tags=tags, parts=True, more=more)
+        for (matrix, name), factors in product(MATRICES.items() if len(plain) else (), FACTORS):
+            bound = BOUNDS[matrix] / (4 if gamma and factors[0] > 1 else 1)
+            yield _steered(of, matrix, factors, float(plain[name].median()), bound, seeds, DIGITS, fields, 30)
+
+
+def _image_doses(flags, parts):
+    """Training on images to targets that follow from the networks of (d)."""
+    for (gamma, loss), (factor, (first, bound)) in product(LOSSES.items(), IMAGE_WEIGHTS.items()):
+        of = {"regime": "cifar10", "way": "focal" if gamma else "ce"}
+        plain = pd.DataFrame([run for run in parts.get("reverse", []) if of.items() <= run.items()])
+        for seed in range(IMAGES[1]) if len(plain) else ():
+            own = {"data.name": flags.data, "data.split_seed": seed + 1}
+            fields = IMAGE_SCHEDULE | own | {"loss.name": loss, "loss.gamma": gamma, "loss.trace_penalty": first}
+            median, of = float(plain["trace CE train"].median()), {"regime": "cifar10", "gamma": gamma}
+            config = "configs/cifar.py:fitted"
+            yield _steered(of, "gauss_newton", (factor,), median, bound, (seed,), config, fields, 500)
+
+
+def _steered(of, matrix, factors, median, bound, seeds, config, fields, seconds):
+    """The job of training to factors of a trace."""
+    of = of | {"of": matrix, "doses": ", ".join(f"{factor:g}" for factor in factors)}
+    targets = tuple(round(factor * median, 5) for factor in factors)
+    fields = fields | {"loss.trace_of": matrix, "loss.trace_bound": bound, "sweep.trace_target": targets}
+    how = {"tags": {"target": "trace_target", "seed": "seed"}, "parts": True, "more": partial(_train, median=median)}
+    return jobs.sweep(of, seeds, config, fields, seconds=seconds, **how)
 
 
 def _train(run, rows, workdir, median=None):
@@ -192,10 +224,10 @@ def share(reverse: pd.DataFrame, name: str, way: str) -> Interval:
 def steered(runs: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
     """Loss and matrix -> the runs that learned under its targets, with the trace that each reached."""
     groups = {}
-    for gamma, matrix in product(LOSSES, MATRICES) if runs is not None else ():
-        group = numbers.learned(rows_where(runs, gamma=gamma, of=matrix))
+    for (regime, words), gamma, matrix in product(REGIMES.items(), LOSSES, MATRICES) if runs is not None else ():
+        group = numbers.learned(rows_where(runs, regime=regime, gamma=gamma, of=matrix))
         if len(group):
-            title = f"digits, {'focal' if gamma else 'CE'}, {matrix.replace('_', ' ')}"
+            title = f"{words}, {'focal' if gamma else 'CE'}, {matrix.replace('_', ' ')}"
             groups[title] = group.assign(reached=group[MATRICES[matrix]])
     return groups
 
@@ -226,6 +258,8 @@ def _of_dose(title, runs):
     yield _grows(title, runs, "reached", number="ece after T")
     words = "accuracy, train loss and its square held (chosen after the runs)"
     yield _grows(title, runs, "reached", words, lambda runs: (runs.accuracy, nll, nll**2))
+    for half, there in (("up to", runs.factor <= 1), ("from", runs.factor >= 1)):
+        yield _grows(f"{title}, {half} plain training's trace (chosen after the runs)", runs[there], "reached")
 
 
 def _moved(title, runs, names, words):
@@ -251,9 +285,10 @@ def _of_spectra(spectra):
         runs = rows_where(spectra, model=model, scale=1.0)
         yield _grows(f"{MODELS[model]}, nine spectra and truths", rows_where(runs, first=1.0), by)
     yield _grows(f"{MODELS['linear']}, one spectrum, three starts", rows_where(runs, spectrum="power", truth="all"), by)
-    for model, group in rows_where(spectra, spectrum="power", scale=1.0, first=1.0).groupby("model", sort=False):
+    cells = rows_where(spectra, scale=1.0, first=1.0)
+    for (model, spectrum), group in cells[cells.spectrum != "flat"].groupby(["model", "spectrum"], sort=False):
         less = numbers.change(*(rows_where(group, truth=truth) for truth in ("steep", "flat")), "ece")
-        claim = f"{MODELS[model]}, one spectrum: ECE is lower where the truth lies in the steep directions"
+        claim = f"{MODELS[model]}, {spectrum}: ECE is lower where the truth lies in the steep directions"
         yield numbers.told("focalgeo", claim, less, scale=100, unit="points")
 
 
@@ -291,7 +326,8 @@ def slopes_table(runs):
 
 def dose_table(runs):
     """Plain training, and each target as a factor of its median trace: means over seeds."""
-    return means(runs.assign(factor=runs["factor"].astype(object).fillna("")), ["gamma", "of", "factor"], DOSE)
+    runs = runs.assign(factor=runs["factor"].astype(object).fillna(""))
+    return means(runs, ["regime", "gamma", "of", "factor"], DOSE)
 
 
 def spectra_table(spectra):
@@ -363,7 +399,17 @@ QUESTION = Question(
     jobs=plan,
     options="--data=folder:cifar10.tar.xz",
     keys=dict.fromkeys(
-        ("regime", "gamma", "of", "up", "factor", "way", "exponent", "model", "spectrum", "truth", "scale", "first"), ()
+        (
+            "regime",
+            "gamma",
+            "of",
+            "doses",
+            "factor",
+            "way",
+            "exponent",
+            *("model", "spectrum", "truth", "scale", "first"),
+        ),
+        (),
     ),
     within=("factor", "exponent", "way"),
     seeds=20,

@@ -1,9 +1,9 @@
 """Calibration: maps, metrics, searches and fits as pure functions; methods, estimators and calibrator.json.
 
-`maps`, `metrics` and `binning` are the mathematics; `search`, `fits` and `variants` fit the maps' numbers; `methods`
-holds METHODS and what is fitted, and `fitting` fits them, also fold by fold; `stacking` mixes several; `resampling`
-gives numbers their errors, `metric_rows` makes rows of them, and `comparison` chooses a method; `estimators` are
-scikit-learn's. Products run at full float32 precision on every device.
+`maps`, `metrics` and `binning` are the mathematics, `streaming` has metrics of chunks; `search`, `fits` and `variants`
+fit the maps' numbers; `methods` holds METHODS and what is fitted, and `fitting` fits them, also fold by fold;
+`stacking` mixes several; `resampling` gives numbers their errors, `metric_rows` makes rows of them, and `comparison`
+chooses a method; `estimators` are scikit-learn's. Products run at full float32 precision on every device.
 """
 
 from focalgeo.calibration.binary import (
@@ -18,6 +18,7 @@ from focalgeo.calibration.binary import (
 )
 from focalgeo.calibration.binning import Reliability, adaptive_reliability, reliability
 from focalgeo.calibration.comparison import Comparison, Outputs, checked_methods, choose, compare, usual_resamples
+from focalgeo.calibration.decisions import answers, decided, least_cost, prediction_sets
 from focalgeo.calibration.dense import dense
 from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature, temperature_score_test
 from focalgeo.calibration.fitting import fit, fit_methods, folds, searched, surfaces, usable

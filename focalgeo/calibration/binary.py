@@ -20,11 +20,14 @@ from focalgeo.calibration.binning import (
     LogProbs,
     Mask,
     Scalar,
+    Summed,
     bin_mean,
-    equal_width,
     gap,
+    mean_of,
+    of_bins,
     weighted,
     weighted_mean,
+    weighted_sums,
 )
 from focalgeo.calibration.maps import Ascending, Rows
 from focalgeo.calibration.variants import Params
@@ -189,15 +192,34 @@ def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
     return variants.isotonic_regression(log_p - log_q, np.asarray(labels)[possible], weight, least, 1 - least)
 
 
-def class_one(log_probs: LogProbs, labels: Labels, mask: Mask, num_bins: int = 1) -> Events:
-    """The event that the label is 1, of what is checked here."""
-    rows, labels, weight = _checked(log_probs, labels, mask, num_bins)
+def class_one(examples: checks.Examples) -> Events:
+    """The event that the label is 1, of two classes alone."""
+    rows, labels, weight = _of_two(examples)
     return Events(jnp.exp(rows[:, 1]), labels == 1, weight)
 
 
-def _checked(log_probs, labels, mask, num_bins=1):
-    checks.check_array("log_probs", checks.array_of("log_probs", log_probs), shape=(None, 2))
-    return checks.examples(log_probs, labels, mask, num_bins=num_bins)
+def _of_two(examples):
+    checks.check_array("log_probs", examples.rows, shape=(None, 2))
+    return examples
+
+
+def _squared_error(examples):
+    p, outcome, _ = class_one(examples)
+    return (p - outcome.astype(p.dtype)) ** 2
+
+
+def _score_sums(examples, _):
+    p, outcome, weight = class_one(examples)
+    score, _ = weighted_sums((outcome.astype(p.dtype) - p) * (1 - 2 * p), weight)
+    return score, *weighted_sums((1 - 2 * p) ** 2 * p * (1 - p), weight)
+
+
+def _standardised(score, variance, total):
+    return jnp.where(variance > 0, score / total * jnp.sqrt(total / (variance / total)), jnp.nan)
+
+
+BRIER, Z = mean_of(_squared_error), Summed(_score_sums, _standardised)
+RMS = of_bins(lambda bins: jnp.sqrt(bin_mean(bins, gap(bins) ** 2)), class_one)
 
 
 @weighted
@@ -206,8 +228,7 @@ def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> S
 
     Source: Brier, Monthly Weather Review 78 (1950); halved, as scikit-learn's brier_score_loss.
     """
-    p, outcome, weight = class_one(log_probs, labels, mask)
-    return weighted_mean((p - outcome.astype(p.dtype)) ** 2, weight)
+    return BRIER(log_probs, labels, mask)
 
 
 @weighted
@@ -216,8 +237,7 @@ def rms_calibration_error(log_probs: LogProbs, labels: Labels, *, num_bins: int 
 
     Source: Nguyen & O'Connor, EMNLP 2015, with bins of equal width.
     """
-    bins = equal_width(*class_one(log_probs, labels, mask, num_bins), num_bins)
-    return jnp.sqrt(bin_mean(bins, gap(bins) ** 2))
+    return RMS(log_probs, labels, mask, num_bins)
 
 
 @weighted
@@ -230,10 +250,7 @@ def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -
 
     Source: Spiegelhalter, Statistics in Medicine 5 (1986).
     """
-    p, outcome, weight = class_one(log_probs, labels, mask)
-    score = weighted_mean((outcome.astype(p.dtype) - p) * (1 - 2 * p), weight)
-    variance = weighted_mean((1 - 2 * p) ** 2 * p * (1 - p), weight)
-    return jnp.where(variance > 0, score * jnp.sqrt(jnp.sum(weight) / variance), jnp.nan)
+    return Z(log_probs, labels, mask)
 
 
 @weighted
@@ -262,7 +279,7 @@ def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = N
 
 def _recalibrated(log_probs, labels, mask, *, slope):
     """The coefficient of the log-odds, or of the constant with the log-odds as they are."""
-    rows, labels, weight = _checked(log_probs, labels, mask)
+    rows, labels, weight = _of_two(checks.examples(log_probs, labels, mask))
     log_odds, share = jnp.where(weight > 0, rows[:, 1] - rows[:, 0], 0), weight / jnp.sum(weight)
     one, offset = jnp.ones_like(log_odds), jnp.where(slope, 0, log_odds)
     columns = jnp.stack([log_odds, one] if slope else [one])
@@ -307,7 +324,7 @@ def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 
     Source: Austin & Steyerberg, Statistics in Medicine 38 (2019); Cleveland & Devlin, JASA 83 (1988).
     """
-    p, outcome, weight = class_one(log_probs, labels, mask)
+    p, outcome, weight = class_one(checks.examples(log_probs, labels, mask))
     counted, p = weight > 0, jnp.where(weight > 0, p, 0)
     points = jnp.linspace(jnp.min(jnp.where(counted, p, 1)), jnp.max(p), 101, dtype=p.dtype)
 

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Integer, Shaped
 
 from focalgeo import checks
 from focalgeo.trees import matmul, namespace
-from focalgeo.types import Array
+from focalgeo.types import Array, PyTree
 
 LogProbs = Logits = Float[Array, "examples classes"]
 Labels = Integer[Array, " examples"]
@@ -25,6 +25,7 @@ SoftLabels = Labels | Float[Array, "examples classes"]  # or the shares of the c
 Mask = Shaped[Array, " examples"] | None  # bool, or how often each example counts; None counts each once
 Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
+Sums = Float[Array, "*classes bins"]
 
 ON_EDGE = 1e-6  # within which a value counts as on an edge: exp(log p) is off by up to 1.3e-7 in float32
 _RUN = 64  # numbers that one product adds up
@@ -47,6 +48,21 @@ class Events(NamedTuple):
     p: Numbers
     correct: Bool[Array, " examples"]
     weight: Numbers
+
+
+class Summed(NamedTuple):
+    """A metric that is a function of sums over examples, which parts of the examples give too, added up."""
+
+    sums: Callable[[checks.Examples, int], tuple[Array, ...]]  # of checked examples and the number of bins
+    value: Callable[..., PyTree]  # of these sums
+
+    def __call__(self, log_probs, labels, mask, num_bins=1, **soft):
+        """The metric of all examples at once, which are checked here."""
+        return self.of(checks.examples(log_probs, labels, mask, num_bins=num_bins, **soft), num_bins)
+
+    def of(self, examples: checks.Examples, num_bins: int = 1) -> PyTree:
+        """The metric of what has been checked."""
+        return self.value(*self.sums(examples, num_bins))
 
 
 def weighted(metric: Callable) -> Callable:
@@ -83,7 +99,7 @@ def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
 
     Source: Mukhoti et al., arXiv 2002.09437, section 2 (their figures use 25 bins, their tables 15).
     """
-    return named_empty(equal_width(*top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins))
+    return of_bins(named_empty)(log_probs, labels, mask, num_bins)
 
 
 @weighted
@@ -108,10 +124,20 @@ def named_empty(bins: Reliability) -> Reliability:
 
 def equal_width(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
     """`reliability` of events, with 0 for the means of an empty bin."""
-    edges = jnp.arange(num_bins + 1, dtype=p.dtype) / num_bins
+    return bins_of(*bin_sums(Events(p, correct, weight), num_bins))
+
+
+def bin_sums(events: Events, num_bins: int) -> tuple[Sums, ...]:
+    """Sums in the bins of `equal_width`: of weights, of probabilities and of events that came true."""
+    p, correct, weight = events
     inside = jax.nn.one_hot(bin_index(p, num_bins), num_bins, axis=0, dtype=p.dtype)
     values = jnp.stack([weight, _counted(weight, weight * p), weight * correct.astype(p.dtype)])
-    count, sums, right = jnp.einsum("ve,be->vb", values, inside, precision=jax.lax.Precision.HIGHEST)
+    return tuple(jnp.einsum("ve,be->vb", values, inside, precision=jax.lax.Precision.HIGHEST))
+
+
+def bins_of(count: Sums, sums: Sums, right: Sums) -> Reliability:
+    """The bins of `bin_sums`."""
+    edges = jnp.arange(count.shape[-1] + 1, dtype=count.dtype) / count.shape[-1]
     return Reliability(count, *_means(count, sums, right), edges[:-1], edges[1:])
 
 
@@ -188,7 +214,7 @@ def _counted(weight, values):
     return jnp.where(weight > 0, values, 0)
 
 
-def gap(bins: Reliability) -> Float[Array, " bins"]:
+def gap(bins: Reliability) -> Sums:
     """|accuracy - confidence| of bins whose means are 0 where they are empty."""
     return jnp.abs(bins.accuracy - bins.confidence)
 
@@ -200,7 +226,12 @@ def bin_mean(bins: Reliability, values: Float[Array, " bins"]) -> Scalar:
 
 def weighted_mean(values: Numbers, weight: Numbers) -> Scalar:
     """Mean of `values` [examples], each as often as its weight says; NaN where none counts, and where one is NaN."""
-    return jnp.sum(jnp.where(weight > 0, values * weight, 0)) / jnp.sum(weight)
+    return jnp.divide(*weighted_sums(values, weight))
+
+
+def weighted_sums(values: Numbers, weight: Numbers) -> tuple[Scalar, Scalar]:
+    """The sums whose ratio is `weighted_mean`."""
+    return jnp.sum(_counted(weight, values * weight)), jnp.sum(weight)
 
 
 def of_label(values: Array, labels: Array) -> Array:
@@ -212,14 +243,29 @@ def of_label(values: Array, labels: Array) -> Array:
     return space.sum(space.where(labels > 0, labels * values, 0), axis=-1)
 
 
-def nll_of(examples: checks.Examples) -> Scalar:
-    """`nll` of what has been checked."""
-    return weighted_mean(-of_label(examples.rows, examples.labels), examples.weight)
+def mean_of(values: Callable[[checks.Examples], Numbers]) -> Summed:
+    """The mean of a value of each example."""
+    return Summed(lambda examples, _: weighted_sums(values(examples), examples.weight), jnp.divide)
 
 
-def ece_of(events: Events, num_bins: int, *, by_rank: bool = False) -> Scalar:
-    """Expected gap of events in bins of equal width, from `residual_sums` alone, or by rank in bins of equal mass."""
-    if by_rank:
-        bins = equal_mass(*events, num_bins)
-        return bin_mean(bins, gap(bins))
-    return jnp.sum(jnp.abs(residual_sums(*events, num_bins))) / jnp.sum(events.weight)
+def of_bins(value: Callable[[Reliability], PyTree], events: Callable[[checks.Examples], Events] = top_label) -> Summed:
+    """A function of the bins of `equal_width`."""
+    return Summed(lambda examples, bins: bin_sums(events(examples), bins), lambda *sums: value(bins_of(*sums)))
+
+
+def expected_gap(events: Callable[[checks.Examples], Events]) -> Summed:
+    """The expected gap in bins of `equal_width`, from `residual_sums` alone."""
+    return Summed(
+        lambda examples, bins: (residual_sums(*events(examples), bins), jnp.sum(examples.weight)),
+        lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total,
+    )
+
+
+NLL = mean_of(lambda examples: -of_label(examples.rows, examples.labels))
+ECE = expected_gap(top_label)
+
+
+def adaptive_ece_of(examples: checks.Examples, num_bins: int) -> Scalar:
+    """`adaptive_ece` of what has been checked."""
+    bins = equal_mass(*top_label(examples), num_bins)
+    return bin_mean(bins, gap(bins))

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from focalgeo import checks
-from focalgeo.calibration import binning, fits, maps, metrics, resampling, suspicions
+from focalgeo.calibration import fits, maps, resampling, streaming, suspicions
 from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.comparison import Choice, Comparison
 from focalgeo.calibration.methods import METHODS, Fitted
@@ -22,7 +22,6 @@ from focalgeo.types import MOST_RESAMPLES, Array, DataWarning, InputError
 _START_PIXELS = 2_000  # of an image, on which the fit begins
 _STEP = 1e-5  # of log T, after which there is none: the steps before it leave an error of its square
 _MOST_STEPS = 8  # passes over all pixels; two or three are usual
-_MEANS = (metrics.accuracy, metrics.nll, metrics.brier)
 _NAMES = ("accuracy", "nll", "brier", "ece")
 _AS_GIVEN = {"split": "test", "method": "uncalibrated"}
 _SCALED = {"split": "test", "method": "temperature_scaling", "criterion": "nll"}
@@ -72,20 +71,20 @@ def dense(
     if _opened(test[0]).shape[class_axis] != fitted.num_classes:
         raise InputError(f"test has another number of classes than the {fitted.num_classes} of val: give one network's")
     temperatures = np.array([1, fitted.params["temperature"]], np.float32)
-    sums = np.array(
-        [jax.device_get(_sums(*image, temperatures, num_bins=num_bins)) for image in splits["test"]()], float
-    )
-    counts = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), num_resamples)
-    values, draws = _metrics(sums.sum(axis=0)), _metrics(np.tensordot(counts, sums, 1))
-    n = sums[:, 0, 0]
+    of = streaming.make(_NAMES, fitted.num_classes, num_bins)
+    images = [jax.device_get(_sums(*image, temperatures, of=of)) for image in splits["test"]()]
+    n, sums = (np.array(each, float) for each in zip(*images, strict=True))
+    draws = np.random.default_rng(seed).multinomial(len(n), np.full(len(n), 1 / len(n)), num_resamples)
+    states = np.tensordot(np.vstack([np.ones(len(n)), draws]), sums, 1).astype(np.float32)
+    found = jax.device_get(jax.vmap(jax.vmap(of.compute))(states))  # of all images, then of the resamples
     options = {"num_examples": int(n.sum()), "clusters": Clusters.of(None, np.arange(len(n)), n)}
     rows = [*fit_rows([fitted], n=num_pixels)]
-    for name, (plain, scaled) in values.items():
-        of_plain, of_scaled = draws[name].T
-        for value, of_value, tags in ((plain, of_plain, _AS_GIVEN), (scaled, of_scaled, _SCALED)):
-            value, _, low, high, count = resampling.estimated(value, of_value, **options)
+    for name in _NAMES:
+        plain, scaled = found[name].T.astype(float)
+        for each, tags in ((plain, _AS_GIVEN), (scaled, _SCALED)):
+            value, _, low, high, count = resampling.estimated(each[0], each[1:], **options)
             rows.append(finite(Metric(name, value, low, high, count, **tags)))
-        difference, _, *numbers = resampling.compared(scaled - plain, of_scaled - of_plain, **options)
+        difference, _, *numbers = resampling.compared((scaled - plain)[0], (scaled - plain)[1:], **options)
         rows.append(finite(Difference(f"{name}_difference", difference, *numbers, **_SCALED, against="uncalibrated")))
     methods = [Fitted(METHODS["uncalibrated"], None, {}, fitted.num_classes), fitted]
     refused = {} if fitted.admissible else {fitted.method.name: fitted.why_not_converged}
@@ -116,24 +115,14 @@ def _fitted(read, some):
     return Fitted(METHODS["temperature_scaling"], "nll", params, some.rows.shape[1]), num_pixels
 
 
-@partial(jax.jit, static_argnames="num_bins")
-def _sums(rows, labels, weight, temperatures, *, num_bins):
-    """Sums over pixels at each temperature: their number, of what is averaged, and in the bins of an ECE."""
+@partial(jax.jit, static_argnames="of")
+def _sums(rows, labels, weight, temperatures, *, of):
+    """The number of pixels, and at each temperature the state of the metrics."""
 
-    def sums(temperature):
-        log_probs = maps.temperature_scaling(rows, temperature)
-        means = [1, *(mean(log_probs, labels, mask=weight) for mean in _MEANS)]
-        events = binning.top_label(checks.Examples(log_probs, labels, weight))
-        return jnp.concatenate([jnp.sum(weight) * jnp.stack(means), binning.residual_sums(*events, num_bins)])
+    def state(temperature):
+        return of.update(of.init(), maps.temperature_scaling(rows, temperature), labels, mask=weight)
 
-    return jax.lax.map(sums, temperatures)
-
-
-def _metrics(sums):
-    """The metrics by name, of sums [..., 4 + bins]."""
-    parts = np.moveaxis(sums, -1, 0)
-    totals = [*parts[1:4], np.abs(parts[4:]).sum(axis=0)]
-    return {name: total / parts[0] for name, total in zip(_NAMES, totals, strict=True)}
+    return jnp.sum(weight), jax.lax.map(state, temperatures)
 
 
 def _images(name, logits, labels, *, class_axis, ignored) -> Iterator[checks.Examples]:

@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.calibration import binary, binning
-from focalgeo.calibration.binning import Labels, LogProbs, Mask, Reliability, Scalar, SoftLabels
+from focalgeo.calibration.binning import Labels, LogProbs, Mask, Reliability, Scalar, SoftLabels, Summed
 from focalgeo.calibration.newton import bisection
 from focalgeo.rows import Title
 from focalgeo.types import DEFAULT_METRICS, OFF_ONE, PROBABILITY_FLOOR, Array, floored_log
@@ -40,7 +40,7 @@ def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 1, 15 bins in their tables.
     """
-    return binning.ece_of(_top(log_probs, labels, mask, num_bins), num_bins)
+    return binning.ECE(log_probs, labels, mask, num_bins)
 
 
 @binning.weighted
@@ -49,7 +49,7 @@ def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mas
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3, by rank: no example is dropped, as their published code does.
     """
-    return binning.ece_of(_top(log_probs, labels, mask, num_bins), num_bins, by_rank=True)
+    return binning.adaptive_ece_of(checks.examples(log_probs, labels, mask, num_bins=num_bins), num_bins)
 
 
 def _top(log_probs, labels, mask, num_bins=1):
@@ -63,8 +63,10 @@ def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 2.
     """
-    bins = binning.equal_width(*_top(log_probs, labels, mask, num_bins), num_bins)
-    return jnp.where(jnp.sum(bins.count) > 0, jnp.max(binning.gap(bins)), jnp.nan)
+    return _MCE(log_probs, labels, mask, num_bins)
+
+
+_MCE = binning.of_bins(lambda bins: jnp.where(jnp.sum(bins.count) > 0, jnp.max(binning.gap(bins)), jnp.nan))
 
 
 @binning.weighted
@@ -73,9 +75,15 @@ def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, ma
 
     A class that no label has still counts, and so does p_k = 0 (the published code drops both).
     """
-    examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
-    sums = _of_classes(lambda events: jnp.sum(jnp.abs(binning.residual_sums(*events, num_bins))), examples)
-    return jnp.mean(sums) / jnp.sum(examples.weight)
+    return _CLASSWISE(log_probs, labels, mask, num_bins)
+
+
+def _class_gap_sums(examples, num_bins):
+    residuals = _of_classes(lambda events: binning.residual_sums(*events, num_bins), examples)
+    return residuals, len(residuals) * jnp.sum(examples.weight)
+
+
+_CLASSWISE = binning.ECE._replace(sums=_class_gap_sums)
 
 
 def _of_classes(statistic, examples):
@@ -91,7 +99,7 @@ def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar
 
     Of soft labels q [examples, classes], rows that sum to 1, -sum_k q_k log p_k.
     """
-    return binning.nll_of(checks.examples(log_probs, labels, mask, soft=True))
+    return binning.NLL(log_probs, labels, mask, soft=True)
 
 
 @binning.weighted
@@ -100,20 +108,29 @@ def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scal
 
     Of soft labels q [examples, classes], rows that sum to 1, its mean sum_k (p_k - q_k)^2 + q_k (1 - q_k) over q.
     """
-    rows, labels, weight = checks.examples(log_probs, labels, mask, soft=True)
+    return _BRIER(log_probs, labels, mask, soft=True)
+
+
+def _squared_error(examples):
+    rows, labels, _ = examples
     p = jnp.exp(rows)
     if labels.ndim == 2:
-        return binning.weighted_mean(jnp.sum((p - labels) ** 2 + labels * (1 - labels), axis=-1), weight)
+        return jnp.sum((p - labels) ** 2 + labels * (1 - labels), axis=-1)
     true = jax.nn.one_hot(labels, rows.shape[-1], dtype=bool)
     error = jnp.where(true, p - 1, p)  # p less the one-hot label; as a difference XLA's CPU rounds exp otherwise
-    return binning.weighted_mean(jnp.sum(error**2, axis=-1), weight)
+    return jnp.sum(error**2, axis=-1)
+
+
+_BRIER = binning.mean_of(_squared_error)
 
 
 @binning.weighted
 def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted."""
-    _, correct, weight = _top(log_probs, labels, mask)
-    return jnp.sum(jnp.where(correct, weight, 0)) / jnp.sum(weight)
+    return _ACCURACY(log_probs, labels, mask)
+
+
+_ACCURACY = binning.mean_of(lambda examples: binning.top_label(examples).correct.astype(examples.weight.dtype))
 
 
 class HighConfidence(NamedTuple):
@@ -132,9 +149,16 @@ def high_confidence(
     Source: Mukhoti et al., arXiv 2002.09437, Table 6 (|S99|).
     """
     checks.check_interval("threshold", threshold, 0, 1)
-    confidence, correct, weight = _top(log_probs, labels, mask)
-    sure = jnp.where(confidence >= threshold - binning.ON_EDGE, weight, 0)
-    return HighConfidence(jnp.sum(sure) / jnp.sum(weight), jnp.sum(jnp.where(correct, sure, 0)) / jnp.sum(sure))
+    return _sure(threshold)(log_probs, labels, mask)
+
+
+def _sure(threshold=0.99):
+    def sums(examples, _):
+        confidence, correct, weight = binning.top_label(examples)
+        sure = jnp.where(confidence >= threshold - binning.ON_EDGE, weight, 0)
+        return jnp.sum(jnp.where(correct, sure, 0)), jnp.sum(sure), jnp.sum(weight)
+
+    return Summed(sums, lambda right, sure, total: HighConfidence(sure / total, right / sure))
 
 
 def log_probabilities(
@@ -168,30 +192,38 @@ def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Sca
 
     Source: Blasiok and Nakkiran, arXiv 2309.12236, the reflected kernel and the fixed point of the width.
     """
-    p, correct, weight = _top(log_probs, labels, mask)
-    spectrum = jnp.fft.rfft(_residuals(p, correct, weight))
-    frequency = jnp.arange(spectrum.shape[0], dtype=p.dtype) * jnp.pi
+    return _SMOOTH(log_probs, labels, mask)
+
+
+def _smoothed(points, total):
+    """The integral at its width, of residuals shared between the points."""
+    points = points / total
+    circle = jnp.concatenate([points, points[-2:0:-1]]) / 2  # half at each point and half at its mirror image
+    spectrum = jnp.fft.rfft(circle.at[jnp.array([0, _CELLS])].multiply(2.0))
+    frequency = jnp.arange(spectrum.shape[0], dtype=points.dtype) * jnp.pi
 
     def error(width):
         damping = jnp.exp(-((frequency * width) ** 2) / 2)
         return jnp.sum(jnp.abs(jnp.fft.irfft(spectrum * damping.astype(spectrum.dtype), 2 * _CELLS)))
 
-    ends = jnp.zeros((), p.dtype), jnp.ones((), p.dtype)
+    ends = jnp.zeros((), points.dtype), jnp.ones((), points.dtype)
     # the error falls as the width grows
     return error(bisection(lambda width: error(width) > width, *ends, num_halvings=_HALVINGS))
 
 
-def _residuals(p, correct, weight):
-    """Mean residual on the circle of 2 * cells points, half of it at each point and half at its mirror image."""
+def _point_sums(examples, _):
+    p, correct, weight = binning.top_label(examples)
     counted = weight > 0
-    residual = jnp.where(counted, weight * (correct.astype(p.dtype) - p), 0) / jnp.sum(weight)
+    residual = jnp.where(counted, weight * (correct.astype(p.dtype) - p), 0)
     position = jnp.where(counted, jnp.clip(p, 0, 1), 0) * _CELLS
     below = jnp.clip(jnp.floor(position), 0, _CELLS - 1)
     upper = residual * (position - below)
     index = below.astype(jnp.int32)
     points = jnp.zeros(_CELLS + 1, p.dtype).at[index].add(residual - upper).at[index + 1].add(upper)
-    circle = jnp.concatenate([points, points[-2:0:-1]]) / 2
-    return circle.at[jnp.array([0, _CELLS])].multiply(2.0)
+    return points, jnp.sum(weight)
+
+
+_SMOOTH = Summed(_point_sums, _smoothed)
 
 
 @binning.weighted
@@ -227,7 +259,7 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
 @binning.weighted
 def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1."""
-    return binning.named_empty(binning.equal_width(*binary.class_one(log_probs, labels, mask, num_bins), num_bins))
+    return binning.of_bins(binning.named_empty, binary.class_one)(log_probs, labels, mask, num_bins)
 
 
 @binning.weighted
@@ -237,7 +269,7 @@ def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask:
     log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
     tests/calibration/test_metrics.py.
     """
-    return binning.ece_of(binary.class_one(log_probs, labels, mask, num_bins), num_bins)
+    return binning.expected_gap(binary.class_one)(log_probs, labels, mask, num_bins)
 
 
 @binning.weighted
@@ -248,15 +280,19 @@ def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, m
     Thulasidasan et al., arXiv 1905.11001, multiply each bin by its confidence besides; this does not. Tested in
     tests/calibration/test_metrics.py.
     """
-    bins = binning.equal_width(*_top(log_probs, labels, mask, num_bins), num_bins)
-    return binning.bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0))
+    return _OVER(log_probs, labels, mask, num_bins)
+
+
+_OVER = binning.of_bins(lambda bins: binning.bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0)))
 
 
 @binning.weighted
 def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`."""
-    bins = binning.equal_width(*_top(log_probs, labels, mask, num_bins), num_bins)
-    return binning.bin_mean(bins, jnp.maximum(bins.accuracy - bins.confidence, 0))
+    return _UNDER(log_probs, labels, mask, num_bins)
+
+
+_UNDER = binning.of_bins(lambda bins: binning.bin_mean(bins, jnp.maximum(bins.accuracy - bins.confidence, 0)))
 
 
 class BrierSplit(NamedTuple):
@@ -279,18 +315,22 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
     Source: DeGroot and Fienberg, The Statistician 32 (1983); the within-bin part is that of Stephenson, Coelho and
     Jolliffe, Weather and Forecasting 23 (2008).
     """
-    examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
+    return _SPLIT(log_probs, labels, mask, num_bins)
 
-    def split(events):
-        p, event, weight = events
-        bins, index = binning.equal_width(*events, num_bins), binning.bin_index(p, num_bins)
-        share = bins.count / jnp.sum(bins.count)
-        calibration, refinement = (bins.confidence - bins.accuracy) ** 2, bins.accuracy * (1 - bins.accuracy)
-        inside, outcome = p - bins.confidence[index], event.astype(p.dtype) - bins.accuracy[index]
-        within = binning.weighted_mean(inside**2 - 2 * inside * outcome, weight)
-        return BrierSplit(jnp.sum(share * calibration), jnp.sum(share * refinement), within)
 
-    return jax.tree.map(jnp.sum, _of_classes(split, examples))
+def _split_sums(examples, num_bins):
+    return *_BRIER.sums(examples, num_bins), *_of_classes(lambda events: binning.bin_sums(events, num_bins), examples)
+
+
+def _split(error, total, *class_bins):
+    bins = binning.bins_of(*class_bins)
+    calibration, refinement = (
+        jnp.sum(bins.count * part) / total for part in (binning.gap(bins) ** 2, bins.accuracy * (1 - bins.accuracy))
+    )
+    return BrierSplit(calibration, refinement, error / total - calibration - refinement)
+
+
+_SPLIT = Summed(_split_sums, _split)
 
 
 @binning.weighted
@@ -314,7 +354,7 @@ def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     log_probs float [examples, 2]; NaN where all labels are equal. P(class 1) within 5e-7 are tied, those that round to
     0 or 1 too.
     """
-    return _area(binary.class_one(log_probs, labels, mask))
+    return _area(binary.class_one(checks.examples(log_probs, labels, mask)))
 
 
 def _area(events):
@@ -364,64 +404,82 @@ class MetricEntry(NamedTuple):
     among: Callable[..., Array] | None = None  # among(log_probs, labels) -> the number of examples a share is of
     may_lack: bool = False  # NaN where it has no meaning, as the accuracy of no example: no fault of the numbers
     smallest: float = 0.0  # that it can be
+    summed: Summed | None = None  # the function of sums that it is, where it is one
 
 
-def _part(function, field):
-    """One field of what a function of log-probabilities and labels returns."""
-    return lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field)
+def _part(function, summed, field):
+    """One field of what a function of log-probabilities and labels returns, and of its function of sums."""
+    return {
+        "function": lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field),
+        "summed": summed._replace(value=lambda *sums: getattr(summed.value(*sums), field)),
+    }
 
 
 def _percent(function, title, note="", *, best="low", **fields: bool | Callable) -> MetricEntry:
     return MetricEntry(function, Title(title, "%", note, 100.0, 2, best), largest=1.0, **fields)
 
 
-def _centred(function, title, note):
+def _centred(function, title, note, **fields):
     """A number that is best in the middle of its range."""
-    return MetricEntry(function, Title(title, note=note, best="middle"), may_lack=True, smallest=-math.inf)
+    return MetricEntry(function, Title(title, note=note, best="middle"), may_lack=True, smallest=-math.inf, **fields)
 
 
 _OF_ECE, _OF_BRIER, _SURE = "part of the ECE", Title("", note="part of the Brier score"), "confidence of 0.99 or more"
 METRICS: dict[str, MetricEntry] = {
-    "accuracy": _percent(accuracy, "Accuracy", "higher is better", best="high", share=True),
-    "ece": _percent(ece, "ECE", "equal-width bins", binned=True),
+    "accuracy": _percent(accuracy, "Accuracy", "higher is better", best="high", share=True, summed=_ACCURACY),
+    "ece": _percent(ece, "ECE", "equal-width bins", binned=True, summed=binning.ECE),
     "adaptive_ece": _percent(adaptive_ece, "Adaptive ECE", "equal-mass bins", binned=True),
-    "nll": MetricEntry(nll, Title("NLL", "nats")),
-    "brier": MetricEntry(brier, Title("Brier score"), largest=2.0),
-    "mce": _percent(mce, "MCE", "largest gap of a bin", binned=True),
-    "classwise_ece": _percent(classwise_ece, "Class-wise ECE", "mean over classes", binned=True),
+    "nll": MetricEntry(nll, Title("NLL", "nats"), summed=binning.NLL),
+    "brier": MetricEntry(brier, Title("Brier score"), largest=2.0, summed=_BRIER),
+    "mce": _percent(mce, "MCE", "largest gap of a bin", binned=True, summed=_MCE),
+    "classwise_ece": _percent(classwise_ece, "Class-wise ECE", "mean over classes", binned=True, summed=_CLASSWISE),
     "debiased_ece": _percent(debiased_ece, "Debiased ECE", "L2, equal-mass bins", binned=True),
-    "smooth_ece": _percent(smooth_ece, "Smooth ECE", "no bins"),
-    "overconfidence": _percent(overconfidence, "Overconfidence", _OF_ECE, binned=True),
-    "underconfidence": _percent(underconfidence, "Underconfidence", _OF_ECE, binned=True),
+    "smooth_ece": _percent(smooth_ece, "Smooth ECE", "no bins", summed=_SMOOTH),
+    "overconfidence": _percent(overconfidence, "Overconfidence", _OF_ECE, binned=True, summed=_OVER),
+    "underconfidence": _percent(underconfidence, "Underconfidence", _OF_ECE, binned=True, summed=_UNDER),
     "brier_calibration": MetricEntry(
-        _part(brier_split, "calibration"), _OF_BRIER._replace(title="Brier calibration"), binned=True, largest=2.0
+        shown=_OF_BRIER._replace(title="Brier calibration"),
+        binned=True,
+        largest=2.0,
+        **_part(brier_split, _SPLIT, "calibration"),
     ),
     "brier_refinement": MetricEntry(
-        _part(brier_split, "refinement"), _OF_BRIER._replace(title="Brier refinement"), binned=True, largest=1.0
+        shown=_OF_BRIER._replace(title="Brier refinement"),
+        binned=True,
+        largest=1.0,
+        **_part(brier_split, _SPLIT, "refinement"),
     ),
-    "high_confidence": _percent(_part(high_confidence, "fraction"), "|S99|", _SURE, best="high", share=True),
+    "high_confidence": _percent(
+        title="|S99|", note=_SURE, best="high", share=True, **_part(high_confidence, _sure(), "fraction")
+    ),
     "high_confidence_accuracy": _percent(
-        _part(high_confidence, "accuracy"),
-        "Accuracy of S99",
-        _SURE,
+        title="Accuracy of S99",
+        note=_SURE,
         best="high",
         share=True,
         among=lambda *of: jnp.round(high_confidence(*of).fraction * len(of[1])),
         may_lack=True,
+        **_part(high_confidence, _sure(), "accuracy"),
     ),
     "confidence_auroc": _percent(
         confidence_auroc, "Confidence AUROC", "right from wrong by confidence", best="high", may_lack=True
     ),
     "aurc": _percent(aurc, "AURC", "area under risk-coverage"),
     "auroc": _percent(auroc, "AUROC", "of P(1)", best="high", may_lack=True),
-    "binary_brier": MetricEntry(binary.binary_brier, Title("Binary Brier score", note="of P(1)"), largest=1.0),
-    "rms_calibration_error": _percent(binary.rms_calibration_error, "RMS calibration error", "of P(1)", binned=True),
+    "binary_brier": MetricEntry(
+        binary.binary_brier, Title("Binary Brier score", note="of P(1)"), largest=1.0, summed=binary.BRIER
+    ),
+    "rms_calibration_error": _percent(
+        binary.rms_calibration_error, "RMS calibration error", "of P(1)", binned=True, summed=binary.RMS
+    ),
     "ici": _percent(binary.ici, "ICI", "of P(1), by loess"),
     "calibration_slope": _centred(binary.calibration_slope, "Calibration slope", "of P(1); 1 is calibrated"),
     "calibration_intercept": _centred(
         binary.calibration_intercept, "Calibration intercept", "of P(1); 0 is calibrated"
     ),
-    "spiegelhalter_z": _centred(binary.spiegelhalter_z, "Spiegelhalter's z", "of P(1); calibrated within 2 of 0"),
+    "spiegelhalter_z": _centred(
+        binary.spiegelhalter_z, "Spiegelhalter's z", "of P(1); calibrated within 2 of 0", summed=binary.Z
+    ),
 }
 
 

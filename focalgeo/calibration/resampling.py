@@ -58,7 +58,7 @@ def bootstrap(
     metric: Callable[..., PyTree],
     log_probs: Array,
     labels: Labels,
-    key: Array,
+    key: Array | int,
     num_resamples: int,
     *,
     clusters: Array | None = None,
@@ -73,7 +73,7 @@ def bootstrap(
             function object and shape: hand in the same object again.
         log_probs: Float [examples, classes].
         labels: Int [examples].
-        key: PRNG key; the same key gives the same result.
+        key: PRNG key, or a seed; the same key gives the same result.
         num_resamples: From 2 to 100,000; 1,000 is usual.
         clusters: [examples], a number or name of the cluster of each; None where examples are independent. Two
             clusters at least, and some dozens for an interval that says much.
@@ -101,7 +101,7 @@ def bootstrap(
 
 def _bootstrapped(metric, tables, labels, key, clusters, num_resamples):
     """Of each table of log-probabilities the metric, and its draws; all are measured on the same resamples."""
-    checks.check_key(key)
+    key = checks.prng_key(key)
     checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
     if checks.is_traced(tables, labels, key):
         raise InputError("resamples are drawn on the host: call the bootstrap outside jit and vmap")
@@ -171,7 +171,7 @@ def paired_bootstrap(
     first_log_probs: Array,
     second_log_probs: Array,
     labels: Labels,
-    key: Array,
+    key: Array | int,
     num_resamples: int,
     *,
     clusters: Array | None = None,
@@ -184,7 +184,7 @@ def paired_bootstrap(
         first_log_probs: Float [examples, classes].
         second_log_probs: Float of the same shape: another model or method on the same examples.
         labels: Int [examples].
-        key: PRNG key; the resamples are those of `bootstrap` with this key.
+        key: PRNG key, or a seed; the resamples are those of `bootstrap` with this key.
         num_resamples: From 2 to 100,000; 1,000 is usual.
         clusters: As for `bootstrap`; the p-value is then Student's too.
         weights: As for `bootstrap`.
@@ -283,7 +283,7 @@ def measure(
 
     With `inside` [groups, examples] the metrics are [groups], of each group.
     """
-    checks.check_key(sample.key)
+    key = checks.prng_key(sample.key)
     for method in sample.calibrated:
         checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(len(sample.labels), None))
     tables, of_all = (
@@ -291,7 +291,7 @@ def measure(
         _Program((*entries.items(),), sample.num_bins, bins),
     )
     programs = of_all, of_all if sample.clusters is not None else of_all._replace(bins=None)
-    arguments = tables, sample.labels, sample.key, sample.clusters, sample.num_resamples
+    arguments = tables, sample.labels, key, sample.clusters, sample.num_resamples
     found = _drawn(programs, *arguments, () if inside is None else (inside,), f"resamples of {sample.split}")
     return [Measured(values, draws, of_bins, bin_draws) for (values, of_bins), (draws, bin_draws) in found]
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 
 from focalgeo import checks
 from focalgeo.calibration import fast_search
-from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, ece_of, nll_of, top_label
+from focalgeo.calibration.binning import ECE, NLL, Labels, Logits, Mask, Scalar, adaptive_ece_of
 from focalgeo.calibration.maps import focal_temperature_scaling
 from focalgeo.types import MOST_PAIRS, Array, InputError
 
@@ -114,7 +114,7 @@ def _at_points(logits, labels, weight, gammas, temperatures, *, num_bins, by_ran
 
     def at_point(point):
         examples = checks.Examples(focal_temperature_scaling(logits, *point), labels, weight)
-        return ece_of(top_label(examples), num_bins, by_rank=by_rank), nll_of(examples)
+        return (adaptive_ece_of if by_rank else ECE.of)(examples, num_bins), NLL.of(examples)
 
     numbers = logits.shape[0] * max(logits.shape[1], num_bins)
     return jax.lax.map(at_point, (gammas, temperatures), batch_size=max(TABLE_NUMBERS // numbers, 1))

@@ -2,7 +2,7 @@
 
 Everything here is a function of a matvec (tree -> tree) or of a scalar loss(params); it knows no models and no data.
 Products run at full float32 precision on every device, also those of the given loss or matvec; only the trace as a term
-of training (`value_and_trace`, `outputs_and_trace`) takes the precision in force.
+of training (`value_and_trace`, `outputs_and_trace`, `with_trace_penalty`) takes the precision in force.
 """
 
 from focalgeo.curvature.density import (
@@ -13,7 +13,7 @@ from focalgeo.curvature.density import (
     spectral_density,
 )
 from focalgeo.curvature.lanczos import Eigenpairs, extreme_eigenvalues, lambda_max
-from focalgeo.curvature.penalty import outputs_and_trace, value_and_trace
+from focalgeo.curvature.penalty import outputs_and_trace, value_and_trace, with_trace_penalty
 from focalgeo.curvature.products import (
     check_deterministic,
     dense_hessian,

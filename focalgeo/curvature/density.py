@@ -29,7 +29,9 @@ class SpectralDensity(NamedTuple):
     dimension: Array  # int32, the number of eigenvalues
 
 
-def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, steps: int = 40) -> SpectralDensity:
+def spectral_density(
+    matvec, like: PyTree, key: Array | int, *, num_probes: int = 10, steps: int = 40
+) -> SpectralDensity:
     """The distribution of the eigenvalues of H, as Gauss quadratures that hold v' f(H) v / v'v for random signs v.
 
     Lanczos from v gives nodes and weights with sum_j weights[i, j] f(nodes[i, j]) = v' f(H) v / v'v for every
@@ -44,7 +46,7 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
     Args:
         matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
         like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
-        key: PRNG key of the probes.
+        key: PRNG key, or a seed, of the probes.
         num_probes: 2 to 100,000, for standard errors.
         steps: products for each probe, 1 or more; no more are made, and no more nodes returned, than the dimension. A
             probe whose Krylov space closes makes fewer: its other nodes repeat the lowest one with weight 0.
@@ -64,7 +66,7 @@ def spectral_density(matvec, like: PyTree, key: Array, *, num_probes: int = 10, 
     Source: Lin, Saad and Yang, Approximating spectral densities of large matrices (2016), section 3.2; Golub and
     Meurant, Matrices, moments and quadrature (2010). Gram-Schmidt twice against all rows, so no node is a ghost copy.
     """
-    layout, product = flat_matvec(matvec, like, key)
+    layout, product, key = flat_matvec(matvec, like, key)
     num_probes = checks.count("num_probes", num_probes, 2, MOST_PRODUCTS)
     steps = min(checks.count("steps", steps, 1), layout.size)
 

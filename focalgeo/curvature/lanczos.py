@@ -143,13 +143,15 @@ class Eigenpairs(NamedTuple):
     converged: Array  # bool [k]; never of a value or residual that is not finite
 
 
-def lambda_max(matvec, like: PyTree, key: Array, *, max_products: int = 40, tolerance: float = 1e-3) -> Eigenpairs:
+def lambda_max(
+    matvec, like: PyTree, key: Array | int, *, max_products: int = 40, tolerance: float = 1e-3
+) -> Eigenpairs:
     """The largest, that is the most positive, eigenvalue of a symmetric matvec, never the largest in magnitude.
 
     Args:
         matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
         like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
-        key: PRNG key of the random start.
+        key: PRNG key, or a seed, of the random start.
         max_products: most products made, at least 2.
         tolerance: wanted residual as a fraction of the absolute eigenvalue, above 0.
 
@@ -177,7 +179,7 @@ def _only(pairs):
 def extreme_eigenvalues(
     matvec,
     like: PyTree,
-    key: Array,
+    key: Array | int,
     *,
     k: int = 1,
     which: str = "largest",
@@ -195,7 +197,7 @@ def extreme_eigenvalues(
     Args:
         matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
         like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
-        key: PRNG key of the random start.
+        key: PRNG key, or a seed, of the random start.
         k: number of eigenvalues, from 1 to the dimension.
         which: "largest" or "smallest", as real numbers.
         max_products: most products made, at least 2 k; k of them measure the residuals.
@@ -215,7 +217,7 @@ def extreme_eigenvalues(
     Source: Golub and Underwood, The block Lanczos method (1977), one vector at a time (Ruhe 1979); Gram-Schmidt twice
     (Giraud et al. 2005).
     """
-    layout, product = flat_matvec(matvec, like, key)
+    layout, product, key = flat_matvec(matvec, like, key)
     k = checks.count("k", k, 1, layout.size)
     max_products = checks.count("max_products", max_products, 2 * k)
     checks.check_choice("which", which, ("largest", "smallest"))

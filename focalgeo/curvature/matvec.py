@@ -63,8 +63,8 @@ def unravel(vector: Array, layout: Layout) -> PyTree:
     return layout.treedef.unflatten(leaves)
 
 
-def checked_matvec(matvec: Callable, like: PyTree, key: Array) -> Callable:
-    """The door of every estimate: `matvec` at full precision, refusing a product unlike its vector, or not finite.
+def checked_matvec(matvec: Callable, like: PyTree, key: Array | int) -> tuple[Callable, Array]:
+    """The door of every estimate: `matvec` at full precision and the key; a product is like its vector and finite.
 
     Raises:
         InputError: `like` empty or not floating-point, no PRNG key, no function; a product that is no tree like its
@@ -72,7 +72,7 @@ def checked_matvec(matvec: Callable, like: PyTree, key: Array) -> Callable:
         RunError: a concrete product is not finite (the leaf is named).
     """
     checks.check_params("like", like)
-    checks.check_key(key)
+    key = checks.prng_key(key)
     checks.check_function("matvec", matvec)
     matvec = at_highest(matvec)
 
@@ -82,13 +82,14 @@ def checked_matvec(matvec: Callable, like: PyTree, key: Array) -> Callable:
         checks.check_finite_tree("product", tree)
         return tree
 
-    return product
+    return product, key
 
 
-def flat_matvec(matvec: Callable, like: PyTree, key: Array) -> tuple[Layout, Callable]:
-    """The layout of `like`, and `checked_matvec` of flat vectors."""
-    product, layout = checked_matvec(matvec, like, key), layout_of(like)
-    return layout, lambda vector: ravel(product(unravel(vector, layout)), layout)
+def flat_matvec(matvec: Callable, like: PyTree, key: Array | int) -> tuple[Layout, Callable, Array]:
+    """The layout of `like`, `checked_matvec` of flat vectors, and the key."""
+    product, key = checked_matvec(matvec, like, key)
+    layout = layout_of(like)
+    return layout, lambda vector: ravel(product(unravel(vector, layout)), layout), key
 
 
 def iterate(condition: Callable, body: Callable, state: PyTree) -> PyTree:

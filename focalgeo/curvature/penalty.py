@@ -22,7 +22,7 @@ MOST_PROBES = 100  # each is one more forward pass of second order in the progra
 
 
 def value_and_trace(
-    loss: Callable[[PyTree], Array], params: PyTree, key: Array, *, num_probes: int = 1, form: str = "taylor"
+    loss: Callable[[PyTree], Array], params: PyTree, key: Array | int, *, num_probes: int = 1, form: str = "taylor"
 ) -> tuple[Array, Array]:
     """The loss and the mean of v' H v over `num_probes` random sign vectors v, an unbiased estimate of Tr H.
 
@@ -33,7 +33,7 @@ def value_and_trace(
     Args:
         loss: params -> one floating-point number; as under `jax.jit`, it cannot branch in Python on a value.
         params: tree of floating-point arrays.
-        key: PRNG key of the probes; a fresh one at every training step.
+        key: PRNG key, or a seed, of the probes; a fresh one at every training step.
         num_probes: 1 to 100; time, memory and compilation grow with it.
         form: "taylor" or "jvp_of_grad".
 
@@ -49,7 +49,7 @@ def value_and_trace(
 
     Source: Kimura and Naganuma, Geometric Insights into Focal Loss, Eq. 33; probes of Hutchinson (1990).
     """
-    checks.check_key(key)
+    key = checks.prng_key(key)
     num_probes = checks.count("num_probes", num_probes, 1, MOST_PROBES)
     checks.check_function("loss", loss)
     # Unrolled: vmap over probes makes convolutions and matrix products of another shape, measured slower.
@@ -60,11 +60,31 @@ def value_and_trace(
     return results[0][0], jnp.mean(jnp.stack([curvature for _, _, curvature in results]))
 
 
+def with_trace_penalty(loss: Callable[..., Array], weight: float | Array) -> Callable[..., Array]:
+    """The function (params, key, *inputs) -> loss(params, *inputs) + weight v' H v, v' H v as of `value_and_trace`.
+
+    In a training loop it stands where the loss stood, `jax.value_and_grad(with_trace_penalty(loss, 1e-3))`, and takes a
+    fresh key at every step. Where the trace is that of another loss than the one trained with, call `value_and_trace`.
+
+    Args:
+        loss: (params, *inputs) -> one floating-point number.
+        weight: a number; it may be traced.
+
+    Source, accuracy: as for `value_and_trace`; tests/curvature/test_penalty.py.
+    """
+
+    def penalised(params, key, *inputs):
+        value, trace = value_and_trace(lambda point: loss(point, *inputs), params, key)
+        return value + weight * trace
+
+    return penalised
+
+
 def outputs_and_trace(
     network: Callable[[PyTree], tuple[PyTree, PyTree]],
     loss: Callable[[PyTree], Array],
     params: PyTree,
-    key: Array,
+    key: Array | int,
     *,
     of: str = "hessian",
     form: str = "taylor",
@@ -84,7 +104,7 @@ def outputs_and_trace(
         network: params -> (outputs, auxiliary results), arrays; it cannot branch in Python on a value.
         loss: outputs -> one floating-point number.
         params: tree of floating-point arrays.
-        key: PRNG key of the probe; a fresh one at every training step.
+        key: PRNG key, or a seed, of the probe; a fresh one at every training step.
         of: "hessian", "gauss_newton" or "scale_free": the Hessian between two diagonals of the parameters, of trace
             sum_i theta_i^2 H_ii, which does not change when one layer is multiplied and the next divided.
         form: as for `value_and_trace`; of "gauss_newton", that of the loss in the outputs.
@@ -103,7 +123,7 @@ def outputs_and_trace(
     elementwise scale.
     """
     checks.check_params("params", params)
-    checks.check_key(key)
+    key = checks.prng_key(key)
     checks.check_choice("of", of, MATRICES)
     checks.check_choice("form", form, FORMS)
     loss, curvature_of, probe = checks.scalar(loss), FORMS[form], trees.rademacher(key, params)

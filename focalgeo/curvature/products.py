@@ -14,7 +14,7 @@ import numpy as np
 from focalgeo import checks
 from focalgeo.curvature.matvec import layout_of, ravel, unravel
 from focalgeo.trees import at_highest
-from focalgeo.types import Array, InputError, PyTree
+from focalgeo.types import Array, InputError, PyTree, shown
 
 DENSE_LIMIT = 5000
 DENSE_ROWS_AT_ONCE = 64
@@ -183,7 +183,7 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree)
     """
     # cross-entropy but for the true class's logit, which is linear and adds nothing to a second derivative
     loss = lambda rows: jnp.mean(jax.nn.logsumexp(rows, axis=-1))  # noqa: E731
-    return ggn_vp(lambda point: checks.score_rows("logits", logits(point)), loss, params, vector)
+    return ggn_vp(lambda point: checks.floats(checks.score_rows("logits", logits(point)))[0], loss, params, vector)
 
 
 def empirical_fisher_vp(losses: Callable[[PyTree], Array], params: PyTree, vector: PyTree) -> PyTree:
@@ -211,6 +211,7 @@ def empirical_fisher_vp(losses: Callable[[PyTree], Array], params: PyTree, vecto
     def checked(point):
         values = losses(point)
         checks.check_array("losses", values, shape=(None,), dtype=float)
+        checks.count("the number of losses", len(values), 1)
         return values
 
     return ggn_vp(checked, lambda values: jnp.mean(values**2) / 2, params, vector)  # whose Hessian is 1/n
@@ -244,7 +245,9 @@ def restrict(
     if len(named) < len(leaves):
         raise InputError(f'two leaves have one path, as "a/b" and a -> b have, among {", ".join(named)}: rename one')
     kept = {}
-    for pattern in patterns or [""]:
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise InputError(f"patterns are {shown(patterns)}: give globs of paths, as {min(named)!r}")
+    for pattern in patterns:
         names = fnmatch.filter(named, pattern)
         if not names:
             raise InputError.of_choice("pattern of parameters", pattern, named)

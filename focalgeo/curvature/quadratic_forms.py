@@ -76,7 +76,7 @@ def quadratic_parts(
 def trace_samples(
     form: Callable[[PyTree], PyTree],
     like: PyTree,
-    key: Array,
+    key: Array | int,
     num_samples: int,
     *,
     basis: Array | None = None,
@@ -91,7 +91,7 @@ def trace_samples(
     Args:
         form: tree -> tree of numbers, each quadratic in its argument; jitted for speed by the caller.
         like: tree of arrays with the shapes and dtypes that `form` takes; its values are not used.
-        key: PRNG key of the probes.
+        key: PRNG key, or a seed, of the probes.
         num_samples: number of samples, 1 to 100,000; `form` is called once for each, and once for each row of `basis`.
         basis: orthonormal rows [rows, dimension] in the order of `ravel_pytree`, as `dominant_basis` gives; None: none.
 
@@ -107,7 +107,7 @@ def trace_samples(
     Source: Hutchinson (1990); the exact part as in Meyer et al., Hutch++ (2021).
     """
     checks.check_params("like", like)
-    checks.check_key(key)
+    key = checks.prng_key(key)
     num_samples = checks.count("num_samples", num_samples, 1, MOST_PRODUCTS)
     layout, form = layout_of(like), at_highest(form)
     if basis is not None and (np.ndim(basis) != 2 or np.shape(basis)[1] != layout.size):
@@ -136,13 +136,13 @@ def sign_probe(key: Array, index: Array, basis: Array | None, *, layout: Layout)
     return probe - matmul(matmul(basis, probe), basis)
 
 
-def dominant_basis(matvecs: Sequence[Callable], like: PyTree, key: Array, num_products: int) -> Array:
+def dominant_basis(matvecs: Sequence[Callable], like: PyTree, key: Array | int, num_products: int) -> Array:
     """Orthonormal rows that span products of the matvecs with random signs: mostly their largest eigenvectors.
 
     Args:
         matvecs: symmetric linear maps, tree -> tree; each makes `num_products` products.
         like: tree of arrays with the shapes and dtypes that they take; its values are not used.
-        key: PRNG key of the signs.
+        key: PRNG key, or a seed, of the signs.
         num_products: 1 to 100,000.
 
     Returns:
@@ -158,6 +158,7 @@ def dominant_basis(matvecs: Sequence[Callable], like: PyTree, key: Array, num_pr
     """
     num_products = checks.count("num_products", num_products, 1, MOST_PRODUCTS)
     layout, products = layout_of(like), [flat_matvec(matvec, like, key)[1] for matvec in matvecs]
+    key = checks.prng_key(key)
     share = max(1, min(num_products, layout.size // len(products)))
     signs = jax.random.rademacher(key, (share, layout.size), layout.dtype)
     return orthonormal_rows(jnp.stack([product(row) for product in products for row in signs][: layout.size]))
@@ -187,7 +188,7 @@ def sample_mean(samples: Array) -> Estimate:
     return Estimate.by_student(inside.mean(axis=0) * unit, inside.std(axis=0, ddof=1) / count**0.5 * unit, count)
 
 
-def diagonal(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
+def diagonal(matvec, like: PyTree, key: Array | int, num_probes: int) -> Estimate:
     """The diagonal of H as the mean of v * (H v) over random sign vectors v, entry by entry.
 
     The variance of one sample of entry i is the sum of H_ij^2 over j != i: exact for a diagonal H, and poor where rows
@@ -196,7 +197,7 @@ def diagonal(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
     Args:
         matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
         like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
-        key: PRNG key of the probes.
+        key: PRNG key, or a seed, of the probes.
         num_probes: number of products, 2 to 100,000.
 
     Returns:
@@ -214,7 +215,7 @@ def diagonal(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
     return _by_products(jnp.asarray, matvec, like, key, num_probes)
 
 
-def leaf_traces(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
+def leaf_traces(matvec, like: PyTree, key: Array | int, num_probes: int) -> Estimate:
     """The trace of each leaf's block of H, the sum of its diagonal entries: where in a network the trace lies.
 
     A sample of a leaf is v_l' (H v)_l, and the samples of all leaves sum to one of Tr H. The leaves of a layer may be
@@ -223,7 +224,7 @@ def leaf_traces(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
     Args:
         matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
         like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
-        key: PRNG key of the probes.
+        key: PRNG key, or a seed, of the probes.
         num_probes: number of products, 2 to 100,000.
 
     Returns:
@@ -241,7 +242,7 @@ def leaf_traces(matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
 
 def _by_products(summary: Callable, matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
     """The mean over probes of the summary of each leaf's v * (H v)."""
-    product = checked_matvec(matvec, like, key)
+    product, key = checked_matvec(matvec, like, key)
     num_probes = checks.count("num_probes", num_probes, 2, MOST_PRODUCTS)
 
     def sample(index):

@@ -18,7 +18,7 @@ from focalgeo.types import Array, Estimate, PyTree, RunError
 
 @at_highest
 def adaptive_sharpness(
-    value_and_grad, params: PyTree, key: Array, *, radius: float, steps: int = 20, starts: int = 3
+    value_and_grad, params: PyTree, key: Array | int, *, radius: float, steps: int = 20, starts: int = 3
 ) -> tuple[Array, Array]:
     """The worst rise max L(w + |w| u) - L(w) over |u| <= radius, entry by entry, by projected gradient ascent.
 
@@ -30,7 +30,7 @@ def adaptive_sharpness(
     Args:
         value_and_grad: params -> (loss, gradient), as jax.jit(jax.value_and_grad(loss)).
         params: tree of floating-point arrays, w.
-        key: PRNG key of the starts.
+        key: PRNG key, or a seed, of the starts.
         radius: above 0.
         steps: of each ascent, a gradient each.
         starts: ascents, 1 or more.
@@ -41,7 +41,8 @@ def adaptive_sharpness(
         least the value; where all ascents have come to one height from which no step leads up, the error is 0.
 
     Raises:
-        InputError: an argument out of range, `params` empty or not floating-point.
+        InputError: an argument out of range, `params` empty or not floating-point, a gradient unlike it.
+        RunError: a loss or gradient within the ball is not finite.
 
     Accuracy: the solution of the trust-region problem of quadratic losses, convex and not, to 3e-3 after 20 steps where
     it lies on the surface, within the error elsewhere; tests/curvature/test_sharpness_measures.py.
@@ -51,8 +52,10 @@ def adaptive_sharpness(
     largest entry.
     """
     checks.check_params("params", params)
-    checks.check_key(key)
+    key = checks.prng_key(key)
     checks.check_above("radius", radius, 0)
+    checks.check_function("value_and_grad", value_and_grad)
+    steps, starts = checks.count("steps", steps, 0), checks.count("starts", starts, 1)
     layout = layout_of(params)
     origin = ravel(params, layout)
     scale = jnp.abs(origin)
@@ -60,6 +63,9 @@ def adaptive_sharpness(
     def at(place):
         place = place * (radius / jnp.maximum(jnp.linalg.norm(place), radius))
         value, gradient = value_and_grad(unravel(origin + scale * place, layout))
+        checks.check_array("the loss", value, shape=())
+        checks.check_alike("the gradient", gradient, "params", params)
+        checks.check_finite_tree("loss and gradient", (value, gradient))
         return value, place, scale * ravel(gradient, layout)
 
     def ascent(best):
@@ -73,7 +79,7 @@ def adaptive_sharpness(
                 step /= 2
         return best
 
-    keys = enumerate(jax.random.split(key, checks.count("starts", starts, 1)))
+    keys = enumerate(jax.random.split(key, starts))
     ends = [ascent(at(start * radius * jax.random.normal(key, origin.shape, origin.dtype))) for start, key in keys]
     ends.sort(key=lambda end: end[0])
     value, place, gradient = ends[-1]
@@ -83,7 +89,7 @@ def adaptive_sharpness(
 
 @at_highest
 def noise_rises(
-    loss, params: PyTree, key: Array, sigma: float, *, num_samples: int = 32, adaptive: bool = False
+    loss, params: PyTree, key: Array | int, sigma: float, *, num_samples: int = 32, adaptive: bool = False
 ) -> Array:
     """Samples of L(w + sigma xi) - L(w), xi standard normal; adaptive: of L(w + sigma |w| xi) - L(w), entry by entry.
 
@@ -93,7 +99,7 @@ def noise_rises(
     Args:
         loss: params -> one floating-point number; jitted for speed by the caller.
         params: tree of floating-point arrays, w.
-        key: PRNG key of xi: of one key the same at every sigma.
+        key: PRNG key, or a seed, of xi: of one key the same at every sigma.
         sigma: standard deviation of the noise; adaptive: beside each parameter's size.
         num_samples: draws of xi.
         adaptive: measure the noise by each parameter's size.
@@ -109,7 +115,9 @@ def noise_rises(
     Source: Andriushchenko et al., A modern look at the relationship between sharpness and generalization (2023), Eq. 1.
     """
     checks.check_params("params", params)
-    checks.check_key(key)
+    key = checks.prng_key(key)
+    checks.check_interval("sigma", sigma, 0)
+    num_samples = checks.count("num_samples", num_samples, 1)
     loss, layout = checks.scalar(loss), layout_of(params)
     origin = ravel(params, layout)
     sizes = sigma * jnp.abs(origin) if adaptive else sigma
@@ -118,7 +126,7 @@ def noise_rises(
     return jnp.stack([loss(unravel(point, layout)) for point in points]) - loss(params)
 
 
-def pac_bayes_sigma(loss, params: PyTree, key: Array, *, rise: float = 0.1, num_samples: int = 32) -> Estimate:
+def pac_bayes_sigma(loss, params: PyTree, key: Array | int, *, rise: float = 0.1, num_samples: int = 32) -> Estimate:
     """The sigma at which E L(w + sigma xi) - L(w) = rise, xi standard normal: the flatter, the more noise is borne.
 
     By bisection of log sigma with the same xi at every sigma, from 1e-9 to 1e6; where the mean rise is not
@@ -127,7 +135,7 @@ def pac_bayes_sigma(loss, params: PyTree, key: Array, *, rise: float = 0.1, num_
     Args:
         loss: params -> one floating-point number; jitted for speed by the caller.
         params: tree of floating-point arrays, w.
-        key: PRNG key of the noise.
+        key: PRNG key, or a seed, of the noise.
         rise: above 0, in the loss's unit: 0.1 is a tenth of a nat, whatever the loss is. For a rise by a tenth of the
             loss give 0.1 * loss(params).
         num_samples: draws of xi, 2 or more; a loss is taken for each of them 23 times.
@@ -137,7 +145,7 @@ def pac_bayes_sigma(loss, params: PyTree, key: Array, *, rise: float = 0.1, num_
 
     Raises:
         InputError: an argument out of range, `params` empty or not floating-point.
-        RunError: no such noise gives that rise, as of a loss that is bounded below it.
+        RunError: no such noise gives that rise, as of a loss that is bounded below it; or the loss is not finite.
 
     Accuracy: within its error of a quadratic loss's closed form; tests/curvature/test_sharpness_measures.py.
 
@@ -151,6 +159,8 @@ def pac_bayes_sigma(loss, params: PyTree, key: Array, *, rise: float = 0.1, num_
         return sample_mean(noise_rises(loss, params, key, math.exp(log_sigma), num_samples=num_samples))
 
     low, high = math.log(1e-9), math.log(1e6)
+    if not (least := mean(low).value) <= rise:
+        raise RunError(f"noise of 1e-9 raises the loss by {least:.3g}, more than {rise:.3g}: give a larger rise")
     for _ in range(20):  # to 3e-5 of sigma
         middle = (low + high) / 2
         # what is not finite is above
@@ -159,7 +169,7 @@ def pac_bayes_sigma(loss, params: PyTree, key: Array, *, rise: float = 0.1, num_
     if not here.value > rise:
         raise RunError(f"no noise raises the loss by {rise:.3g}: give a smaller rise")
     slope = mean(high + 0.1).value - mean(high - 0.1).value
-    return Estimate.by_student(sigma, 0.2 * sigma * here.stderr / slope, num_samples)
+    return Estimate.by_student(sigma, 0.2 * sigma * here.stderr / abs(slope), num_samples)
 
 
 @at_highest
@@ -186,7 +196,9 @@ def fisher_rao(logits, params: PyTree) -> Array:
     Source: Liang et al., Fisher-Rao metric, geometry, and complexity of neural networks (2019), Definition 2.
     """
     checks.check_params("params", params)
-    scores, tangent = jax.jvp(lambda point: checks.score_rows("logits", logits(point)), (params,), (params,))
+    scores, tangent = jax.jvp(
+        lambda point: checks.floats(checks.score_rows("logits", logits(point)))[0], (params,), (params,)
+    )
     probs = jax.nn.softmax(scores)
     apart = tangent - jnp.average(tangent, -1, probs, keepdims=True)
     return jnp.average(apart**2, -1, probs)

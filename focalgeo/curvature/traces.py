@@ -22,7 +22,7 @@ LEAST_PRODUCTS = {"hutchinson": 2, "hutch++": 4, "xtrace": 4}
 MOST_XTRACE_SAMPLES = 500
 
 
-def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "hutchinson") -> Estimate:
+def trace(matvec, like: PyTree, key: Array | int, num_probes: int, *, method: str = "hutchinson") -> Estimate:
     """Tr H as the mean of v' H v over random signs v, with the standard error and 95% interval of that mean.
 
     "hutchinson" uses every product for one sample, of variance 2 sum_{i != j} H_ij^2. "hutch++" spends two thirds of
@@ -35,7 +35,7 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
     Args:
         matvec: symmetric linear map, tree -> tree; jitted for speed when called from Python.
         like: tree of arrays with the shapes and dtypes that `matvec` takes; its values are not used.
-        key: PRNG key of the probes.
+        key: PRNG key, or a seed, of the probes.
         num_probes: number of products, at least 2 for "hutchinson" and 4 for the others, at most 100,000; "xtrace"
             makes it even, and takes at most 1,000 where there are as many dimensions.
         method: "hutchinson", "hutch++" or "xtrace".
@@ -55,7 +55,7 @@ def trace(matvec, like: PyTree, key: Array, num_probes: int, *, method: str = "h
     Source: Hutchinson (1990); Meyer et al., Hutch++ (2021), Algorithm 1, with random signs and the split 1:1:1;
     Epperly, Tropp and Webber, XTrace (2024), with Gaussian vectors brought to one length in each subspace.
     """
-    layout, product = flat_matvec(matvec, like, key)
+    layout, product, key = flat_matvec(matvec, like, key)
     checks.check_choice("method", method, LEAST_PRODUCTS)
     num_probes = checks.count("num_probes", num_probes, LEAST_PRODUCTS[method], MOST_PRODUCTS)
     if method == "xtrace":

@@ -51,7 +51,9 @@ ONE_LABEL = 0.99  # share of the rows that are repeated with one label; with les
 _LARGEST = 1e30  # of a statistic in the manifest: JSON has no infinity
 
 OF_DENSE = ("val", "test", "out", "class_axis", "ignore_label", "num_bins", "num_resamples", "seed")
-USUAL = ("nll", "least", "multiclass", DEFAULT_METRICS, 5)  # of the other flags
+USUAL = ("nll", "least", "multiclass", DEFAULT_METRICS, 5, "lac", "all")  # of the other flags
+DECIDING = ("coverage", "error_at_most")  # flags that ask for decisions
+HELD_BACK = 3  # one of so many examples of val, or clusters, for the thresholds of decisions
 
 Splits = Mapping[str, Outputs]  # val, and test where it is given; methods are measured on the last
 Also = Mapping[str, Sequence[np.ndarray]]  # name -> log-probabilities of each split by a method from elsewhere
@@ -70,6 +72,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         filterwarnings("ignore", category=category)
     is_dense = options.class_axis is not None
     (splits, also), out, flags = (read_dense if is_dense else read_inputs)(options), Path(options.out), vars(options)
+    splits, held_back = _held_back(splits, options)
     usual = calibration.usual_resamples(*(len(split.logits) for split in splits.values()))
     options.num_resamples = options.num_resamples or usual
     config, methods, measured = make_config(options, splits, also), options.methods or None, _labelled(splits)
@@ -95,12 +98,10 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
             files = (itemgetter("logits", "labels")(paths_of(flags[name])) for name in splits)
             compared = calibration.dense(*files, ignore_label=ignored, **{name: flags[name] for name in names})
         else:
-            pairs = {
-                name: calibration.Outputs(split.logits, split.labels, split.group, split.cluster, split.weight)
-                for name, split in measured.items()
-            }
+            pairs = {name: _pair(split) for name, split in measured.items()}
             compared = calibration.compare(pairs["val"], pairs.get("test"), methods, also=also, **settings)
-        rows = [*compared.rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
+        decided, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
+        rows = [*compared.rows, *decided, Seconds("seconds", "evaluate", time.perf_counter() - began)]
         fits = [fitted for fitted in compared.fits if fitted.criterion]
         saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
         warnings = [*compared.suspicions]
@@ -123,6 +124,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
             records.write_arrays(out, "search", compared.search)
         if not is_dense:  # as large as the files are; calibrator.json makes them of any part
             _write_probabilities(out, splits, compared, options.task)
+        if decisions:
+            records.write_arrays(out, "probabilities/decisions", decisions)
         records.write_json(out / "calibrator.json", saved)
         say("drawing the report")
         report.write_report(out)
@@ -133,6 +136,45 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     fitted = ", ".join(f"{name} {value:.4g}" for name, value in numbers if isinstance(value, float) and "." not in name)
     title = compared.choice.fitted.method.title.lower()
     print(f"to use: {title}{f' ({fitted})' if fitted else ''}\nreport: {out / 'report.html'}")
+
+
+def _pair(split):
+    return calibration.Outputs(split.logits, split.labels, split.group, split.cluster, split.weight)
+
+
+def _held_back(splits: Splits, options: Namespace) -> tuple[Splits, Outputs | None]:
+    """The splits, and what of val is held back for the thresholds of decisions: fits and choice do not see it."""
+    asked = [name for name in DECIDING if vars(options)[name]]
+    if not asked:
+        return splits, None
+    flag, val = f"--{asked[0].replace('_', '-')}", splits["val"]
+    if "test" not in splits:
+        raise InputError(f"{flag} is for other examples than those of val: give --test, with labels or without")
+    if options.task == "multilabel" or val.weight is not None or options.also:
+        raise InputError(f"{flag} does not go with multilabel, weights or --also: leave one of them out")
+    if options.error_at_most and val.cluster is not None:
+        raise InputError("--error-at-most takes examples for independent: give them without clusters")
+    if options.sets_of == "group" and val.group is None:
+        raise InputError("--sets-of=group asks for the group of each example: give an array group")
+    names = np.arange(len(val.logits)) if val.cluster is None else val.cluster
+    _, index = np.unique(names, return_inverse=True)
+    order = np.random.default_rng([options.seed, HELD_BACK]).permutation(index.max() + 1)
+    back = np.isin(index, order[: len(order) // HELD_BACK])
+    return {**splits, "val": _rows_of(val, ~back)}, _rows_of(val, back)
+
+
+def _decided(options, compared, held_back, splits):
+    """Rows and arrays of what is decided, as given and by the chosen method."""
+    as_given, chosen = compared.fits[0], compared.choice.fitted
+    fits = [as_given] if chosen is as_given else [as_given, chosen]
+    asked = {name: getattr(options, name) for name in (*DECIDING, "seed")}
+    pairs = _pair(held_back), _pair(splits["test"])
+    return calibration.decided(fits, *pairs, kind=options.sets, part=options.sets_of, **asked)
+
+
+def _rows_of(split, rows):
+    parts = {name: getattr(split, name) for name in ("logits", "labels", "group", "cluster")}
+    return split._replace(**{name: part[rows] for name, part in parts.items() if part is not None})
 
 
 def read_inputs(options: Namespace) -> tuple[Splits, Also]:
@@ -236,6 +278,11 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
         inputs[name] = {"checksum": f"sha256:{hashlib.sha256(content).hexdigest()}"}
     names = ("num_bins", "num_resamples", "criterion", "prefer", "criteria", "methods", "metrics", "task")
     evaluation = {name: getattr(options, name) for name in names}
+    evaluation |= {
+        name: getattr(options, name)
+        for name in (*DECIDING, "sets", "sets_of")
+        if any(vars(options)[each] for each in DECIDING)
+    }
     more = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
     if reading := {name: value for name in READING if (value := getattr(options, name))}:
         more["reading"] = reading

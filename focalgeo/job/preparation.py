@@ -240,6 +240,11 @@ def _load(config) -> Dataset:
 
 
 def _model(config, dataset: Dataset) -> Model:
+    if (config.model.name == "gcn") != dataset.name.startswith("graph:"):
+        raise InputError(
+            f"config.model.name is {config.model.name}, config.data.name {dataset.name}: gcn and graph:NAME, such as "
+            "graph:digits, go together"
+        )
     options = {**config.model.options, "dtype": jnp.dtype(config.model.dtype), "axis_name": parallel.AXIS}
     path = config.data.embeddings
     if path is not None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from focalgeo.files import say
 from focalgeo.types import STOPPED, InputError, shown
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HANGUP = getattr(signal, "SIGHUP", None)  # Windows lacks it
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([HANGUP] if HANGUP else []))
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 MOST_BYTES = 2**29  # of each version's and processor's programs; beyond it jax removes those unused for longest
 
@@ -40,7 +41,7 @@ def handled(handler) -> Iterator[Callable[[], None]]:
 
 def _set(handler) -> dict[signal.Signals, object]:
     """Handle the signals that stop a run, but SIGHUP where `nohup` has it ignored; returns the handlers before."""
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    ignored = HANGUP and signal.getsignal(HANGUP) is signal.SIG_IGN
     return {signum: signal.signal(signum, handler) for signum in SIGNALS[: 2 if ignored else 3]}
 
 
@@ -145,7 +146,9 @@ def keep_programs() -> None:
         status = folder.stat()
     except OSError:
         return
-    if status.st_uid == os.geteuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK):
+    # Windows has neither owner nor mode: there a user's cache is that user's
+    own = not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
+    if own and os.access(folder, os.W_OK | os.X_OK):
         # a full disk, or a program half written by a process that was killed: it is compiled, and nothing is lost
         warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
         jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)

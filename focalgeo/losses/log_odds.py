@@ -96,14 +96,15 @@ def margins(logits: Logits, labels: Labels) -> Margins:
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     rival = jnp.argmax(jnp.where(is_true, -jnp.inf, logits), axis=-1)
     rival = jnp.where(is_true[..., 0] & (rival == 0), 1, rival)  # where no other class can be
-    true_and_rival = entries(logits, jnp.stack([jnp.asarray(labels, rival.dtype), rival], axis=-1))
+    # of labels and logits sharded otherwise the sum is sharded as both
+    true_and_rival = entries(logits, jnp.stack([jnp.asarray(labels, rival.dtype) + 0 * rival, rival], axis=-1))
     rival_logit = above_infinity(true_and_rival[..., 1])
     lag = jnp.where(is_true, -jnp.inf, logits - rival_logit[..., None])
     return Margins(difference(true_and_rival[..., 0], rival_logit), lag, rival)
 
 
 def _taken(rows, places):
-    return jnp.take_along_axis(rows, places, axis=-1, mode="clip")  # a label that a mask leaves out may be any
+    return jnp.take_along_axis(rows, places, axis=-1, mode="promise_in_bounds")
 
 
 def _entries_transposed(cotangent, rows, places):
@@ -128,8 +129,14 @@ mlir.register_lowering(entries_p, mlir.lower_fun(_taken, multiple_results=False)
 
 
 def entries(rows: Array, places: Array) -> Array:
-    """The numbers of each row [..., classes] at its places [..., n]."""
-    return entries_p.bind(rows, places)
+    """The numbers of each row [..., classes] at its places [..., n]; a place outside is the nearest.
+
+    In a shard_map rows that all devices share are cast to vary where the places do: cotangents vary as rows do.
+    """
+    rows_of, places_of = (jax.typeof(each).manual_axis_type.varying for each in (rows, places))
+    if places_of - rows_of:
+        rows = jax.lax.pcast(rows, tuple(places_of - rows_of), to="varying")
+    return entries_p.bind(rows, jnp.clip(places, 0, rows.shape[-1] - 1))
 
 
 def above_infinity(logits: Array) -> Array:

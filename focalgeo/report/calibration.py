@@ -31,7 +31,7 @@ from focalgeo.report.selection import (
     latest_by,
 )
 from focalgeo.report.style import rounded, short
-from focalgeo.rows import LEAST_EXAMPLES, Metric, select
+from focalgeo.rows import LEAST_EXAMPLES, Metric, Title, select
 from focalgeo.types import METRIC_OF
 
 _OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
@@ -262,6 +262,7 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         _two_classes(run, split, title),
         loss_implied_section(run, entry.get("trained_gamma"), split),
         _group_section(run, chosen, split),
+        _decision_section(run, chosen),
         search_section(run, search if FOCAL in [column.method for column in run.column_of_each(split)] else {}),
         _apply_section(run, entry["choice"]),
         sections.record(
@@ -358,6 +359,41 @@ def _group_section(run: Run, column: Column, split: str) -> Section:
         say("worst_group", name=_after(run, column), groups=groups),
         [Table("Group", [(head, "") for head in ("Examples", *heads)], lines)],
         notes=say("groups"),
+    )
+
+
+_DECISIONS = {  # by the names of rows
+    "expected_coverage": Title("Coverage promised", "%", "of examples to come", 100.0, 2, "high"),
+    "set_coverage": Title("Coverage", "%", "on test", 100.0, 2, "high"),
+    "set_size": Title("Set size", "", "mean", digits=3),
+    "answered": Title("Answered", "%", "on test", 100.0, 2, "high"),
+    "answered_error": Title("Errors", "%", "of the answers", 100.0, 2),
+    "answered_bound": Title("Error bound", "%", "on what was held back", 100.0, 2),
+}
+
+
+def _decision_section(run: Run, chosen: Column) -> Section:
+    """Sets of classes and answers, as given and after the method."""
+    columns = list(dict.fromkeys([AS_TRAINED, chosen]))
+    split_of = {"expected_coverage": "val"}
+    found = {name: [run.metric(column, name, split_of.get(name, "test")) for column in columns] for name in _DECISIONS}
+    found = {name: rows for name, rows in found.items() if any(rows)}
+    if not found:
+        return Section("")
+    cells = zip(*([metric_cell(row, _DECISIONS[name]) for row in rows] for name, rows in found.items()), strict=True)
+    heads = [(_DECISIONS[name].title, _DECISIONS[name].note) for name in found]
+    lines = [Line(run.fitted_title(of), "", list(line)) for of, line in zip(columns, cells, strict=True)]
+    curves = {
+        column: select(run.rows, Metric, name="error_of_share", split="test", **column._asdict()) for column in columns
+    }
+    panel = Panel("risk_coverage", "Errors among the surest", figures.risk_coverage(run, curves))
+    return Section(
+        "What to do with them: sets, answers, none",
+        say("decisions", run=run, found={name: rows[-1] for name, rows in found.items()}, name=_after(run, chosen)),
+        [Table("Test split", heads, lines)],
+        figures=[panel] if all(curves.values()) else [],
+        notes=say("how_decided", run=run),
+        layout="beside",
     )
 
 

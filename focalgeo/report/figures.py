@@ -147,6 +147,20 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str 
     return ax
 
 
+@styled()
+def risk_coverage(run: Run, curves: Mapping[Column, Rows], *, ax: Axes | None = None) -> Axes:
+    """Draw the share of errors among the most confident share of the examples, with Wilson's 95% intervals."""
+    ax = ax or new_axes()
+    for column, rows in curves.items():
+        error, low, high, share = values_of(rows, "value", "low", "high", "group")
+        ax.fill_between(share, low, high, color=run.method_colour(column), alpha=0.2, linewidth=0)
+        ax.plot(share, error, color=run.method_colour(column), label=run.fitted_title(column))
+    ax.set(xlim=(0, 1), ylim=(0, None), xlabel="share of test that is answered", ylabel="errors among the answers")
+    percentages(ax.xaxis, ax.yaxis)
+    legend(ax, columns=1)
+    return ax
+
+
 def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
     """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
     counts, *shares = values_of(bins, "n", "value", "confidence")

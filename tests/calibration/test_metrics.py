@@ -149,14 +149,16 @@ def test_the_debiased_square_is_zero_on_average_for_calibrated_draws():
 def test_the_parts_of_the_brier_score_equal_plain_loops_and_add_up(num_bins):
     log_probs, labels = predictions(203)
     parts = calibration.brier_split(log_probs, labels, num_bins=num_bins)
-    calibration_part = refinement = 0.0
+    calibration_part = refinement = within = 0.0
     for k, p in enumerate(np.exp(log_probs.astype(float)).T):
         bins = np.maximum(np.ceil(p * num_bins), 1)
         for b in set(bins):
             share, outcomes = np.mean(bins == b), (labels == k)[bins == b]
             calibration_part += share * (p[bins == b].mean() - outcomes.mean()) ** 2
             refinement += share * outcomes.var()
-    close((parts.calibration, parts.refinement), (calibration_part, refinement))
+            inside = p[bins == b] - p[bins == b].mean()
+            within += share * np.mean(inside**2 - 2 * inside * (outcomes - outcomes.mean()))
+    close(parts, (calibration_part, refinement, within))
     close(sum(parts), calibration.brier(log_probs, labels))
 
 

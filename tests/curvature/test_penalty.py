@@ -12,7 +12,7 @@ from reference.curvature import MLP, sign_quadratic_forms
 from test_products import loss
 
 from focalgeo import models, trees
-from focalgeo.curvature import dense_hessian, outputs_and_trace, value_and_trace
+from focalgeo.curvature import dense_hessian, outputs_and_trace, value_and_trace, with_trace_penalty
 from focalgeo.curvature.penalty import FORMS, reverse_after_forward, second_order
 from focalgeo.types import InputError
 
@@ -313,3 +313,23 @@ def test_batch_norm_in_training_gives_its_statistics_and_the_trace(dtype):
     assert_same((outputs, statistics), expected, rtol=rtol)
     np.testing.assert_allclose(trace, curvature, rtol=rtol)
     assert trace.dtype == outputs.dtype == jnp.float32
+
+
+def test_a_loss_with_its_penalty_is_value_plus_weight_times_trace(params64):
+    key = jax.random.key(5)
+
+    def scaled(params, scale):
+        return scale * loss(params)
+
+    def expected(params, scale, weight):
+        value, trace = value_and_trace(lambda point: scaled(point, scale), params, key)
+        return value + weight * trace
+
+    def penalised(params, scale, weight):
+        return with_trace_penalty(scaled, weight)(params, key, scale)
+
+    value, gradient = jax.jit(jax.value_and_grad(penalised))(params64, 2.0, 0.1)
+    same_value, same_gradient = jax.jit(jax.value_and_grad(expected))(params64, 2.0, 0.1)
+    np.testing.assert_allclose(value, same_value, rtol=1e-12)
+    chex.assert_trees_all_close(gradient, same_gradient, rtol=1e-9, atol=1e-12)
+    assert abs(value - scaled(params64, 2.0)) > 1e-3  # the penalty is there

@@ -183,6 +183,8 @@ def test_patterns_that_match_nothing_paths_that_collide_and_leaves_that_were_not
         restrict(loss, params64, "first/*", "frist/kernel")
     with pytest.raises(InputError, match="pattern"):
         restrict(loss, params64)
+    with pytest.raises(InputError, match=r"patterns are .*: give globs of paths, as 'first/bias'"):
+        restrict(loss, params64, ["first/*"])
     with pytest.raises(InputError, match="rename one"):
         restrict(lambda params: params["c"], {"a": {"b": jnp.ones(1)}, "a/b": jnp.ones(2), "c": jnp.ones(())}, "c")
     restricted, _ = restrict(lambda params: jnp.sum(params["a"]), {"a": jnp.ones(2), "b": jnp.ones(2)}, "a")

@@ -145,6 +145,16 @@ def test_a_rise_that_no_noise_gives_is_refused():
         curvature.pac_bayes_sigma(lambda p: jnp.tanh(jnp.sum(p**2)), jnp.ones(3), jax.random.key(0), rise=2.0)
 
 
+def test_noise_that_is_too_much_at_once_is_refused_and_a_falling_rise_has_an_error():
+    with pytest.raises(RunError, match="noise of 1e-9 raises the loss by"):
+        curvature.pac_bayes_sigma(lambda p: 1e20 * jnp.sum(p**2), jnp.zeros(6), jax.random.key(0))
+    with pytest.raises(RunError, match="noise of 1e-9 raises the loss by nan"):
+        curvature.pac_bayes_sigma(lambda p: jnp.nan * jnp.sum(p), jnp.zeros(6), jax.random.key(0))
+    sigma = curvature.pac_bayes_sigma(lambda p: jnp.sin(3 * p[0]), jnp.zeros(1), jax.random.key(0))
+    assert sigma.stderr > 0
+    assert sigma.low < sigma.value < sigma.high
+
+
 def test_the_fisher_rao_norm_is_that_of_dense_jacobians():
     def logits(params):
         hidden = jnp.tanh(ORACLE.x @ params["first"]["kernel"] + params["first"]["bias"][None])
@@ -168,6 +178,15 @@ def test_arguments_out_of_range_are_refused():
         "standard error takes 2": lambda: curvature.pac_bayes_sigma(loss, params, key, num_samples=1),
         "rise is 0": lambda: curvature.pac_bayes_sigma(loss, params, key, rise=0.0),
         "logits: has shape": lambda: curvature.fisher_rao(loss, params),
+        "steps is -1": lambda: curvature.adaptive_sharpness(slope, params, key, radius=1.0, steps=-1),
+        "value_and_grad is": lambda: curvature.adaptive_sharpness(1.0, params, key, radius=1.0),
+        "the loss: has shape": lambda: curvature.adaptive_sharpness(lambda p: (p, p), params, key, radius=1.0),
+        "the gradient": lambda: curvature.adaptive_sharpness(lambda p: (loss(p), {"w": p}), params, key, radius=1.0),
+        "sigma is nan": lambda: curvature.noise_rises(loss, params, key, jnp.nan),
+        "num_samples is 0": lambda: curvature.noise_rises(loss, params, key, 1.0, num_samples=0),
+        "num_samples is 2.5": lambda: curvature.pac_bayes_sigma(loss, params, key, num_samples=2.5),
     }.items():
         with pytest.raises(InputError, match=error):
             call()
+    with pytest.raises(RunError, match="not finite"):
+        curvature.adaptive_sharpness(jax.value_and_grad(lambda p: jnp.sum(jnp.log(p))), params, key, radius=9.0)

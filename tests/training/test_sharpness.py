@@ -64,6 +64,21 @@ def test_three_steps_are_those_of_optax(model, tx):
         chex.assert_trees_all_close(plain[0].params, step(_state(model, tx), _batch())[0].params, rtol=1e-3)
 
 
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_the_step_uphill_is_a_piece_of_optax(adaptive):
+    """As docs/training.md has it: the gradient of x^4 / 4 at the end of the step, and 0 where there is none."""
+    uphill = optax.chain(optax.stateless(make_ascent(RADIUS, adaptive=adaptive)), optax.scale(-1.0))
+    sam = contrib.sam(optax.sgd(RATE), uphill, opaque_mode=True)
+
+    def gradient(params, adversarial_step):
+        return params**3
+
+    for params in jnp.array([2.0, 0.0]), jnp.zeros(2):
+        updates, _ = sam.update(gradient(params, 0), sam.init(params), params, grad_fn=gradient)
+        end = params * (1 + RADIUS) if adaptive else params + RADIUS * jnp.sign(params)
+        np.testing.assert_allclose(updates, -RATE * end**3, rtol=1e-6)
+
+
 def test_two_devices_go_up_together(model, tx):
     ascent = make_ascent(RADIUS, adaptive=True)
     batch = _batch()._replace(mask=np.arange(12) < 7)

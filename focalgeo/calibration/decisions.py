@@ -1,0 +1,295 @@
+"""Decisions on calibrated probabilities: sets of classes, answers or none, actions of least cost.
+
+Thresholds are set on examples that neither trained the classifier nor fitted or chose its calibration. These and the
+examples that are decided on are taken for exchangeable. On the host.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Integer
+from scipy import special
+from scipy.cluster import vq
+
+from focalgeo import checks
+from focalgeo.calibration.binning import LogProbs
+from focalgeo.calibration.clusters import Clusters
+from focalgeo.calibration.methods import Fitted
+from focalgeo.calibration.resampling import Z95, wilson_interval
+from focalgeo.rows import Metric, Row, finite
+from focalgeo.types import Array, InputError
+
+KINDS = ("lac", "aps", "raps")
+PARTS = ("all", "class", "class_cluster", "group")  # of the examples, of which coverage is promised
+_ENDS = np.array([0.025, 0.975])
+_THRESHOLDS = 20  # that are tested for an abstention
+_ROUNDING = 1e-9  # of a rank
+_OF_CLASS, _OF_CLUSTER = 10, 150  # examples at least
+_QUANTILES = np.linspace(0.5, 0.9, 5)  # of a class's scores: classes are alike by these
+
+
+class PredictionSets(NamedTuple):
+    """Sets of classes, and what is known of their coverage before any label is seen."""
+
+    members: Bool[Array, "examples classes"]
+    thresholds: Float[Array, " parts"]  # the largest score of a member; inf where all classes are
+    expected: float  # coverage over all val; of several parts that of the one with fewest examples, as are
+    low: float  # the ends between which the coverage of examples to come is with probability 0.95 given val, by the
+    high: float  # Beta distribution
+
+
+def prediction_sets(
+    val_log_probs: Float[Array, "n classes"],
+    val_labels: Integer[Array, " n"],
+    log_probs: LogProbs,
+    *,
+    coverage: float = 0.9,
+    kind: str = "lac",
+    part: str = "all",
+    groups: tuple[Array, Array] | None = None,
+    clusters: Array | None = None,
+    penalty: float = 0.01,
+    free: int = 5,
+    seed: int = 0,
+) -> PredictionSets:
+    """Sets of classes that hold the label with probability `coverage` or more, by split conformal prediction.
+
+    Class k is a member where its score is at most the threshold, the ceil((n + 1) coverage)-th smallest score of a
+    label among the n examples of val; if they are fewer than that, all classes are members. Scores are
+
+        lac   1 - p_k: sets are smallest on average, and may be empty
+        aps   the sum of p_j over classes ranked before k, and u p_k, u uniform from 0 to 1: larger where it is harder
+        raps  that of aps, and penalty max(0, rank of k - free): large sets are rare
+
+    Args:
+        val_log_probs: Float [n, classes], by a calibration that has not seen these examples.
+        val_labels: Int [n].
+        log_probs: Float [examples, classes], by the same calibration.
+        coverage: Above 0 and below 1.
+        kind: "lac", "aps" or "raps".
+        part: What has that coverage: "all" examples taken together, those of each "class", those of each "group", or
+            those of each "class_cluster", classes whose scores are alike on one half of val; the other half gives the
+            thresholds, and classes too rare to be told are one cluster.
+        groups: For "group": the name of each example's group, (of val [n], of the others [examples]).
+        clusters: [n], which examples of val belong together. Sets then hold the label of an example of a new cluster
+            with that probability; every cluster counts as one example.
+        penalty: Of "raps", 0 or more.
+        free: Ranks of "raps" that have no penalty.
+        seed: Of u, of the halves of val and of clusters of classes.
+
+    Source: Vovk, Gammerman & Shafer (2005); Sadinle, Lei & Wasserman, JASA 114 (2019), lac; Romano, Sesia & Candes,
+    NeurIPS 2020, aps; Angelopoulos et al., ICLR 2021, raps; Ding et al., NeurIPS 2023, clusters of classes; Lee,
+    Barber & Willett, arXiv 2306.06342, clusters of examples.
+    """
+    checks.check_choice("kind", kind, KINDS)
+    checks.check_choice("part", part, PARTS)
+    _check_share("coverage", coverage)
+    checks.check_interval("penalty", penalty, 0)
+    val, labels, others = _checked(val_log_probs, val_labels, log_probs)
+    generator, n = np.random.default_rng(seed), len(val)
+    of_val, of_others = (_scores(rows, kind, penalty, free, generator) for rows in (val, others))
+    of_label, used = of_val[np.arange(n), labels], np.ones(n, bool)
+    if part == "group":
+        names = [np.asarray(each).astype(str) for each in groups or ()]
+        if [len(each) for each in names] != [n, len(others)]:
+            raise InputError(f"groups are to name the group of each example, {n} of val and {len(others)} others")
+        place = np.unique(np.concatenate(names), return_inverse=True)[1]
+        index, place = place[:n], place[n:, None]
+    else:
+        place = np.zeros(val.shape[1], int)
+        if part == "class":
+            place = np.arange(val.shape[1])
+        elif part == "class_cluster":
+            used = generator.permutation(n) % 2 == 0
+            place = _alike(of_label[~used], labels[~used], val.shape[1], generator)
+        index = place[labels]
+    cluster = np.arange(n) if clusters is None else Clusters.of(clusters, labels).index
+    parts, place = np.unique(place, return_inverse=True)
+    rows = [used & (index == each) for each in parts]
+    found = [_threshold(of_label[some], cluster[some], coverage) for some in rows]
+    thresholds, ranks, sizes = (np.array(each) for each in zip(*found, strict=True))
+    rank, rest = ranks[sizes.argmin()], sizes.min() + 1 - ranks[sizes.argmin()]
+    ends = special.betaincinv(rank, rest, _ENDS) if rest > 0 else (1.0, 1.0)
+    members = of_others <= thresholds[place.reshape(-1, 1) if part == "group" else place]
+    return PredictionSets(members, thresholds, min(rank / (sizes.min() + 1), 1.0), *map(float, ends))
+
+
+class Answers(NamedTuple):
+    """Which examples are answered, by how sure their prediction is."""
+
+    answered: Bool[Array, " examples"]
+    threshold: float  # those more confident than it are; inf: none is
+    share: float  # of val that is answered
+    error: float  # share of these that is wrong; NaN where none is
+    high: float  # Clopper and Pearson's upper bound of it
+
+
+def answers(
+    val_log_probs: Float[Array, "n classes"],
+    val_labels: Integer[Array, " n"],
+    log_probs: LogProbs,
+    *,
+    error_at_most: float = 0.05,
+    confidence: float = 0.95,
+) -> Answers:
+    """The predictions to give, and where to abstain, so that at most a share `error_at_most` of the answers is wrong.
+
+    The bound holds for examples to come with probability `confidence` over val. Thresholds that answer 1/20, 2/20, ...
+    of val are tested in turn, each that its answers' error is above the bound, by the exact binomial test; the last one
+    before a test fails is taken. The first is that of which half of the errors that are allowed would pass.
+
+    Args:
+        val_log_probs: Float [n, classes], by a calibration that has not seen these examples.
+        val_labels: Int [n].
+        log_probs: Float [examples, classes], by the same calibration.
+        error_at_most: Above 0 and below 1.
+        confidence: Above 0 and below 1.
+
+    Source: Angelopoulos et al., learn then test, arXiv 2110.01052; Geifman & El-Yaniv, NeurIPS 2017; Clopper & Pearson,
+    Biometrika 26 (1934).
+    """
+    _check_share("error_at_most", error_at_most)
+    _check_share("confidence", confidence)
+    val, labels, others = _checked(val_log_probs, val_labels, log_probs)
+    sure, level = val.max(axis=1), 1 - confidence
+    cuts = np.append(np.quantile(sure, np.arange(_THRESHOLDS - 1, 0, -1) / _THRESHOLDS, method="lower"), -np.inf)
+    wrong = val.argmax(axis=1) != labels
+    sizes, errors = ((each & (sure > cuts[:, None])).sum(axis=1) for each in (True, wrong))
+    able, passed = (special.bdtr(some, sizes, error_at_most) <= level for some in (sizes * error_at_most // 2, errors))
+    first = able.argmax()
+    last = first + np.cumprod(passed[first:]).sum() - 1
+    if not able.any() or last < first:
+        return Answers(np.zeros(len(others), bool), np.inf, 0.0, np.nan, np.nan)
+    cut, size, error = (float(each[last]) for each in (cuts, sizes, errors))
+    high = float(special.betaincinv(error + 1, size - error, 1 - level))
+    return Answers(others.max(axis=1) > cut, float(np.exp(cut)), size / len(val), error / size, high)
+
+
+class Actions(NamedTuple):
+    """The action of least expected cost for each example."""
+
+    action: Int[Array, " examples"]
+    cost: Float[Array, " examples"]  # that is to be expected
+
+
+def least_cost(log_probs: LogProbs, costs: Float[Array, "classes actions"]) -> Actions:
+    """The action a with the least sum_k p_k costs[k, a], for each example; of equal ones the first.
+
+    Args:
+        log_probs: Float [examples, classes], calibrated: only then is the cost that is expected what comes.
+        costs: Float [classes, actions], of each action where k is the label, in any unit. Of 1 less the identity the
+            action is the predicted class, and its cost the share of errors.
+
+    Source: Elkan, IJCAI 2001.
+    """
+    rows = np.asarray(checks.score_rows("log_probs", log_probs, shape=(None, None)), np.float64)
+    costs = np.asarray(checks.number_array("costs", costs), np.float64)
+    checks.check_array(f"costs for log_probs {rows.shape}", costs, shape=(rows.shape[1], None))
+    checks.check_finite("costs", costs)
+    expected = np.exp(rows) @ costs
+    return Actions(expected.argmin(axis=1), expected.min(axis=1))
+
+
+def _check_share(name, value):
+    checks.check_above(name, value, 0)
+    checks.check_above(f"1 - {name}", 1 - value, 0)
+
+
+def _checked(val_log_probs, val_labels, log_probs):
+    val, labels, _ = checks.examples(val_log_probs, val_labels)
+    others = checks.score_rows("log_probs", log_probs, shape=(None, val.shape[1]))
+    return np.asarray(val, np.float64), np.asarray(labels), np.asarray(others, np.float64)
+
+
+def _scores(log_probs, kind, penalty, free, generator):
+    """Scores [examples, classes]; what a probability near 1 lacks is kept."""
+    if kind == "lac":
+        return -np.expm1(log_probs)
+    order = np.argsort(-log_probs, axis=1, kind="stable")
+    p = np.exp(np.take_along_axis(log_probs, order, axis=1))
+    ranked = np.cumsum(p, axis=1) - p * generator.uniform(size=(len(p), 1))
+    if kind == "raps":
+        ranked += penalty * np.maximum(np.arange(1, p.shape[1] + 1) - free, 0)
+    scores = np.empty_like(ranked)
+    np.put_along_axis(scores, order, ranked, axis=1)
+    return scores
+
+
+def _threshold(scores, cluster, coverage):
+    """The threshold, its rank and the number of examples, or of clusters, each of which weighs 1."""
+    _, index, sizes = np.unique(cluster, return_inverse=True, return_counts=True)
+    order = np.argsort(scores, kind="stable")
+    reached = np.cumsum(1 / sizes[index[order]]) >= (len(sizes) + 1) * coverage - _ROUNDING
+    threshold = scores[order[reached.argmax()]] if reached.any() else np.inf
+    return threshold, np.ceil((len(sizes) + 1) * coverage - _ROUNDING), len(sizes)
+
+
+def _alike(scores, labels, classes, generator):
+    """The number of each class's cluster, by k-means of its quantiles; 0 where it has too few examples to be told."""
+    counts = np.bincount(labels, minlength=classes)
+    told, number = np.flatnonzero(counts >= _OF_CLASS), np.zeros(classes, int)
+    clusters = min(counts[told].sum() // _OF_CLUSTER, len(told) - 1)
+    if clusters > 1:
+        points = np.array([np.quantile(scores[labels == k], _QUANTILES) for k in told])
+        number[told] = vq.kmeans2(points, clusters, minit="++", seed=generator)[1] + 1
+    return number
+
+
+def decided(
+    fitted: Sequence[Fitted],
+    held_back: tuple,
+    test: tuple,
+    *,
+    coverage: float | None = None,
+    error_at_most: float | None = None,
+    kind: str = "lac",
+    part: str = "all",
+    seed: int = 0,
+) -> tuple[list[Row], dict[str, Array]]:
+    """Rows of sets and answers by each method: thresholds from `held_back`, measured on test as far as it has labels.
+
+    And what is decided on test by the last method: "members" and "answered", with "set_thresholds" and
+    "answer_threshold".
+
+    held_back, test: `Outputs`. Of sets: "set_size", "set_coverage" and, of `held_back`, "expected_coverage"; of
+    answers: "answered", "answered_error" and "answered_bound"; and "error_of_share", with the share of test that is
+    answered as its group, of the most confident twentieth, two twentieths, ...
+    """
+    rows: list[Row] = []
+    arrays: dict[str, Array] = {}
+    n, labels = len(test.logits), test.labels
+    for fit in fitted:
+        tags = {"split": "test", "method": fit.method.name, "criterion": fit.criterion}
+        of_val, of_test = (fit.predict_log_proba(split.logits, split.group) for split in (held_back, test))
+        if coverage:
+            groups, settings = (held_back.group, test.group), {"coverage": coverage, "kind": kind, "part": part}
+            more = {"groups": groups, "clusters": held_back.clusters, "seed": seed}
+            sets = prediction_sets(of_val, held_back.labels, of_test, **settings, **more)
+            arrays |= {"members": sets.members, "set_thresholds": sets.thresholds}
+            sizes = sets.members.sum(axis=1)
+            half = Z95 * sizes.std() / n**0.5
+            rows.append(Metric("set_size", sizes.mean(), sizes.mean() - half, sizes.mean() + half, n, **tags))
+            expected = sets.expected, sets.low, sets.high, len(held_back.labels)
+            rows.append(Metric("expected_coverage", *expected, **tags | {"split": "val"}))
+            if labels is not None:
+                rows.append(_share("set_coverage", sets.members[np.arange(n), labels], tags))
+        if error_at_most:
+            given = answers(of_val, held_back.labels, of_test, error_at_most=error_at_most)
+            arrays |= {"answered": given.answered, "answer_threshold": np.array(given.threshold)}
+            rows.append(_share("answered", given.answered, tags))
+            if given.answered.any():
+                rows.append(Metric("answered_bound", given.error, 0.0, given.high, len(held_back.labels), **tags))
+        if labels is None:
+            continue
+        wrong, order = of_test.argmax(axis=1) != labels, np.argsort(-of_test.max(axis=1), kind="stable")
+        if error_at_most and given.answered.any():
+            rows.append(_share("answered_error", wrong[given.answered], tags))
+        for share in np.arange(1, _THRESHOLDS + 1) / _THRESHOLDS:
+            some = wrong[order[: round(share * n)]]
+            rows += [_share("error_of_share", some, tags | {"group": f"{share:g}"})] if some.size else []
+    return [finite(row) for row in rows], arrays
+
+
+def _share(name, hits, tags):
+    return Metric(name, hits.mean(), *wilson_interval(hits.sum(), hits.size), hits.size, **tags)

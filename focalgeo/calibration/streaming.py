@@ -1,0 +1,74 @@
+"""Metrics of examples that come in chunks: a state of fixed size, made, updated, merged and computed by pure functions.
+
+The sums of examples that a metric of METRICS is a function of (its `summed`) are kept in place of the examples, so that
+any chunks give what the metric gives of all examples at once, to 1e-6.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
+
+from focalgeo import checks
+from focalgeo.calibration import metrics
+from focalgeo.types import Array, InputError
+
+State = Float[Array, "2 sums"]  # float32: of each sum 16 significant bits, and what they leave; together some 40 bits
+
+
+class Streaming(NamedTuple):
+    """Functions of a `State`; all are for jit, scan, vmap and shard_map."""
+
+    init: Callable[[], State]  # of no example
+    update: Callable[..., State]  # update(state, log_probs, labels, *, mask=None, weights=None), of any number of rows
+    merge: Callable[[State, State], State]  # of the examples of both
+    compute: Callable[[State], dict[str, Array]]  # the metrics by name; NaN of no example, as METRICS has them
+
+
+def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streaming:
+    """The metrics of METRICS with these names, of examples that come in chunks.
+
+    Of rows log_probs [examples, num_classes] with labels int [examples], and mask and weights as metrics take them, in
+    whatever chunks, empty ones too, it gives what METRICS gives of all rows to 1e-6, tested in
+    tests/calibration/test_streaming.py. Sums over chunks are float32 in two parts, so that 10^7 examples do not drift;
+    those within a chunk are the metric's own, which in one call on 10^7 is off by 6e-6: give 10^5 or fewer at a time.
+    Inside jit shapes and types alone are asked.
+
+    A state is one array of fixed size, exact for whole numbers up to 2^40. `merge` is addition, so jax.lax.psum of the
+    states of several devices is their merge. It loses nothing up to 256 states of about equal size, beyond them at most
+    6e-8 of a sum for each: give many small chunks to `update`.
+
+    Refused are metrics that order all examples or fit a curve to them, as adaptive_ece and aurc: no sums hold those.
+    """
+    summed = {name: entry.summed for name, entry in metrics.metric_entries(names).items()}
+    for name, metric in summed.items():
+        if not metric:
+            mend = "give all to calibration.all_metrics, or stream ece or smooth_ece"
+            raise InputError(f"metrics: {name} orders or fits all examples at once, which no sums hold: {mend}")
+
+    def sums(log_probs, labels, mask):
+        examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
+        return ravel_pytree({name: metric.sums(examples, num_bins) for name, metric in summed.items()})
+
+    # an example of weight 0
+    zeros, unravel = sums(jnp.zeros((1, num_classes), "f"), jnp.zeros(1, "i"), jnp.zeros(1, "f"))
+
+    def update(state, log_probs, labels, *, mask=None, weights=None):
+        rows = checks.score_rows("log_probs", log_probs, shape=(None, num_classes))
+        if not len(rows):
+            return state
+        mask = checks.weighted_mask(mask, weights, rows.shape[:1])
+        before, rest = state
+        rest = rest + sums(rows, labels, mask)[0].astype(rest.dtype)
+        coarse = jax.lax.reduce_precision(before + rest, 8, 15)  # bits of exponent, and behind the leading one
+        coarse = jnp.where(jnp.isfinite(coarse), coarse, before)  # an infinite NLL stays in the rest
+        return jnp.stack([coarse, rest + (before - coarse)])
+
+    def compute(state):
+        totals = unravel(sum(state))
+        return {name: metric.value(*totals[name]) for name, metric in summed.items()}
+
+    return Streaming(lambda: jnp.stack([zeros, zeros]), update, jnp.add, compute)
