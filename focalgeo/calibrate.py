@@ -127,6 +127,8 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME=PATH",
         help="probabilities by a method from elsewhere, to be compared: arrays val (held out, fold by fold) and test",
     )
+    help = "ONNX model of the classifier: calibrated.onnx goes on from its first output, the logits (extra onnx)"
+    add("--attach", metavar="MODEL.onnx", help=help)
     for flag, default, what in (
         ("folds", 5, "folds of the cross-fit of val by which a method is chosen"),
         ("num-bins", 15, "bins of both ECEs"),

@@ -12,7 +12,7 @@ from focalgeo.config import FIELDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "focalgeo"
-LAYER_0 = {"types", "advice", "files", "rows", "config", "trees", "checks"}
+LAYER_0 = {"types", "advice", "files", "formulas", "rows", "config", "trees", "checks"}
 LAYER_1 = {"losses", "calibration", "curvature", "models", "data", "records", "workdir", "parallel"}
 LAYER_2 = {"theory", "training", "evaluation", "report"}
 ALLOWED = {

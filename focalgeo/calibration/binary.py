@@ -72,9 +72,9 @@ def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: 
     Filho & Flach, AISTATS 2017, Eq. 3; Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, and probmetrics 1.3.0.
     """
     columns = _columns(maps.rows_beside("logits", logits, square, a, b, c))
-    space = maps.namespace(columns)
-    terms = zip((square, a, b, c), space.moveaxis(columns, -1, 0), strict=True)
-    return _certain(logits, _log_probs(sum(space.asarray(number, columns.dtype) * column for number, column in terms)))
+    space, dtype = maps.namespace(columns[0]), columns[0].dtype
+    terms = zip((square, a, b, c), columns, strict=True)
+    return _certain(logits, _log_probs(sum(space.asarray(number, dtype) * column for number, column in terms)))
 
 
 @np.errstate(all="ignore")
@@ -93,15 +93,17 @@ def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabiliti
     """
     log_q, log_p = _two_classes(logits)
     space = maps.namespace(log_p)
-    p = space.interp(log_p - log_q, *(space.asarray(numbers, log_p.dtype) for numbers in (thresholds, probabilities)))
-    return _certain(logits, space.log(space.stack([1 - p, p], axis=-1).astype(log_p.dtype)))
+    numbers = (space.asarray(numbers, log_p.dtype) for numbers in (thresholds, probabilities))
+    p = space.interp(log_p - log_q, *numbers).astype(log_p.dtype)
+    return _certain(logits, _log_probs(space.log(p) - space.log1p(-p)))
 
 
 def _certain(logits, log_probs):
     """The log-probabilities, of which those of a row with a class that cannot be are -inf and 0."""
     space = maps.namespace(log_probs)
-    never = space.isneginf(space.asarray(logits))
-    return space.where(space.any(never, axis=-1, keepdims=True), space.where(never, -np.inf, 0), log_probs)
+    logits = space.asarray(logits)
+    any_never = space.max(-logits, axis=-1, keepdims=True) == np.inf
+    return space.where(any_never, space.where(logits == -np.inf, -np.inf, 0), log_probs)
 
 
 @np.errstate(all="ignore")
@@ -109,18 +111,26 @@ def _two_classes(logits):
     """Log(1 - p) and log p; NaN of a row that is not finite."""
     rows = maps.rows_beside("logits", checks.score_rows("logits", logits, shape=(..., 2)))
     space = maps.namespace(rows)
-    s = space.where(space.isfinite(rows).all(axis=-1), rows[..., 1] - rows[..., 0], np.nan)
-    return space.maximum(maps.log_sigmoid(space.stack([-s, s])), _LEAST)
+    s = space.sum(_signed(rows), axis=-1)
+    s = space.where(space.isfinite(space.max(space.abs(rows), axis=-1)), s, np.nan)
+    return [space.maximum(maps.log_sigmoid(log_odds), _LEAST) for log_odds in (-s, s)]
 
 
 def _columns(logits):
+    """S^2, log p, -log(1 - p) and 1."""
     log_q, log_p = _two_classes(logits)
-    space = maps.namespace(log_p)
-    return space.stack([(log_p - log_q) ** 2, log_p, -log_q, space.ones_like(log_p)], axis=-1)
+    s = log_p - log_q
+    return s * s, log_p, -log_q, maps.namespace(s).ones_like(s)
 
 
 def _log_probs(log_odds):
-    return maps.log_sigmoid(maps.namespace(log_odds).stack([-log_odds, log_odds], axis=-1))
+    return maps.log_sigmoid(_signed(log_odds[..., None]))
+
+
+def _signed(rows):
+    """The rows, the negative first, [..., 2]."""
+    signs = np.array([-1, 1], rows.dtype)
+    return rows * maps.namespace(rows).broadcast_to(signs, (*rows.shape[:-1], 2))
 
 
 def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Params:
@@ -144,7 +154,7 @@ def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Par
     """
     logits, labels, weight = (np.asarray(array) for array in (logits, labels, mask))
     possible = np.isfinite(logits).all(axis=-1)  # all other rows say nothing
-    columns = _columns(logits[possible]).astype(np.float64) @ np.transpose(form)
+    columns = np.stack(_columns(logits[possible]), axis=-1).astype(np.float64) @ np.transpose(form)
     truth, weight = labels[possible] == 1, weight[possible].astype(np.float64)
     total = np.array([weight @ ~truth, weight @ truth])
     target = np.where(truth, (total[1] + 1) / (total[1] + 2), 1 / (total[0] + 2))

@@ -160,18 +160,18 @@ def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Flo
     """
     checks.check_distribution("shares", shares)
     parts = ensemble_parts(rows_beside("logits", logits, temperature, shares), temperature)
-    shares = _shaped("shares", shares, (3,), parts).reshape((3,) + (1,) * (parts.ndim - 1))
-    scores = reduce(namespace(parts).logaddexp, parts + namespace(parts).log(shares))
+    space, shares = namespace(parts[1]), _shaped("shares", shares, (3,), parts[1])
+    scores = reduce(space.logaddexp, map(sum, zip(parts, space.log(shares), strict=True)))
     return normalised_possible(scores, parts[1], top_class(parts[1]))
 
 
 @np.errstate(all="ignore")
-def ensemble_parts(logits: Rows, temperature: Numbers) -> Float[Array, "3 *batch classes"]:
+def ensemble_parts(logits: Rows, temperature: Numbers) -> tuple[Rows, Rows, Rows]:
     """Log-probabilities of the three parts."""
     cooled, plain = temperature_scaling(logits, temperature), temperature_scaling(logits, 1.0)
     space = namespace(plain)
-    possible = space.sum(plain > -np.inf, axis=-1, keepdims=True, dtype=plain.dtype)
-    return space.stack([cooled, plain, space.where(plain == -np.inf, plain, -space.log(possible))])
+    of_possible = space.where(plain == -np.inf, plain, 0)
+    return cooled, plain, of_possible - _log_sum(of_possible)
 
 
 def focal_vector_scaling(
@@ -259,9 +259,10 @@ def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: F
     accuracies = _shaped("accuracies", accuracies, (len(edges) + 1,), log_probs)
     top = top_class(log_probs)
     log_odds = top_log_odds(log_probs, top)
-    index = space.searchsorted(space.asarray(edges, log_probs.dtype), log_odds[..., 0], side="left")
-    accuracy = space.where(log_odds > -FAR / 2, 1, accuracies[index][..., None])  # the only class that can be
-    rest = log_probs - log_sigmoid(-log_odds) + space.log1p(-accuracy)
+    index = space.searchsorted(space.asarray(edges, log_probs.dtype), log_odds, side="left")
+    accuracy = space.where(log_odds > -FAR / 2, 1, accuracies[index])  # the only class that can be
+    behind = logits - space.max(space.where(top, -np.inf, logits), axis=-1, keepdims=True)
+    rest = behind - _log_sum(behind, ~top) + space.log1p(-accuracy)
     return space.where(space.isnan(log_odds), np.nan, space.where(top, space.log(accuracy), rest))
 
 

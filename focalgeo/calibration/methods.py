@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from focalgeo import checks, files
-from focalgeo.calibration import binary, fits, maps, search, stacking, variants
+from focalgeo.calibration import binary, exports, fits, maps, search, stacking, variants
 from focalgeo.calibration.binning import Logits, LogProbs
 from focalgeo.calibration.variants import Params
 from focalgeo.types import CRITERIA, Array, InputError
@@ -144,6 +144,10 @@ class Fitted(NamedTuple):
     def to_json(self) -> str:
         """The text of a calibrator.json, which `read_calibrator` reads."""
         return json.dumps(calibrator_json(self), indent=2) + "\n"
+
+    to_onnx = exports.to_onnx
+    to_torch = exports.to_torch
+    to_numpy = exports.to_numpy
 
 
 def plain_numbers(params: Mapping[str, Array]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from warnings import filterwarnings
 import numpy as np
 from scipy import special  # scipy.stats takes a second to import
 
-from focalgeo import calibration, records, report
-from focalgeo.calibration import Comparison, Fitted, suspicions
+from focalgeo import calibration, files, records, report
+from focalgeo.calibration import METHODS, Comparison, Fitted, suspicions
 from focalgeo.calibration.binning import inner_ends
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.data.output_arrays import checksum, paths_of
@@ -86,6 +86,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     classes = splits["val"].logits.shape[-1]
     calibration.checked_methods(methods, num_classes=classes, also=also, **settings)
     settings |= {name: flags[name] for name in ("num_folds", "num_bins", "num_resamples", "seed", "prefer")}
+    if options.attach:  # before anything is fitted
+        _attach(options.attach, Fitted(METHODS["uncalibrated"], None, {}, classes))
     with records.locked(out):
         began = time.perf_counter()
         say("fitting, cross-fitting and measuring")
@@ -127,6 +129,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         records.write_json(out / "calibrator.json", saved)
         say("drawing the report")
         report.write_report(out)
+        if options.attach:
+            _attach(options.attach, compared.choice.fitted, out)
     print(report.results_text(rows, records.read_manifest(out), measured_on))
     numbers = compared.choice.fitted.parameters.items()
     fitted = ", ".join(f"{name} {value:.4g}" for name, value in numbers if isinstance(value, float) and "." not in name)
@@ -297,6 +301,14 @@ def _summary(options, compared, saved):
         "plainest": {"method": choice.plainest.method.name, "criterion": choice.plainest.criterion},
         "refused": choice.refused,
     }
+
+
+def _attach(path, fitted, out=None):
+    """Write calibrated.onnx, a classifier's model that goes on to calibrated probabilities; without out, try it."""
+    with reading(f"--attach={path}", "give a model of opset 18 or later, whose first output is its logits"):
+        model = fitted.to_onnx(path)
+        if out:
+            files.replace(out / "calibrated.onnx", lambda file: file.write(model.SerializeToString()))
 
 
 def _write_probabilities(out: Path, splits: Splits, compared: Comparison, task: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from focalgeo import formulas
 from focalgeo.report import figures, sections
 from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, say
 from focalgeo.report.selection import (
@@ -36,107 +37,6 @@ from focalgeo.types import METRIC_OF
 _OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
 LEVEL = 0.05  # two-sided, of the score test, or of one difference alone
-
-# Plain NumPy for a page to show: it applies a calibrator.json on a machine without focalgeo, method by method. Each
-# text takes `logits`, an array [examples, classes], and leaves `probs` of that shape. It computes in float64 and in
-# logarithms, and sums 1 - q over the other classes, so that it keeps its digits where q rounds to 1.
-_READ = """\
-import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json").read_text())["parameters"]
-"""
-# q of the logits z, t the top class, and the focal map w = log q - g log(1 - q) - log(1 - g q log(q) / (1 - q))
-_Q = 'a = z - lse(z); t = np.eye(len(z.T))[z.argmax(-1)] > 0; q = np.exp(a); g = c.get("gamma", 0)'
-_FOCAL = """\
-lr = np.where(t, lse(np.where(t, -np.inf, a)), np.log1p(-np.where(t, 0, q))); r = np.maximum(np.exp(lr), 1e-300)
-w = a - g * lr - np.log1p(-g * q * np.where(q > 0.5, np.log1p(-np.minimum(r, 0.5)), a) / r); w = w - lse(w)
-"""
-_FAMILY = f"""\
-{_READ}\
-lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.float64(logits).clip(-1e99) / c.get("temperature", 1)
-{_Q}
-{_FOCAL}\
-w = w * c.get("scales", 1) + c.get("biases", 0); probs = np.exp(w - lse(w))
-"""
-_MATRIX = f"""\
-{_READ}\
-lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.float64(logits) / c["temperature"]
-w = z - lse(z); never = np.isneginf(w)  # of classes that cannot be
-w = np.where(never, -np.inf, np.inner(np.where(never, 0, w), c["weights"]) + c["biases"]); probs = np.exp(w - lse(w))
-"""
-_IMPLIED = f"""\
-{_READ}\
-lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.float64(logits).clip(-1e99)
-{_Q}
-{_FOCAL}\
-w = w / c["temperature"]; probs = np.exp(w - lse(w))
-"""
-_ENSEMBLE = f"""\
-{_READ}\
-softmax = lambda v: np.exp(v - np.logaddexp.reduce(v, -1, keepdims=True)); z = logits.astype(float)
-first, second, rest = c["shares"]; can = z > -np.inf
-probs = first * softmax(z / c["temperature"]) + second * softmax(z) + rest * can / can.sum(-1, keepdims=True)
-"""
-_HISTOGRAM = f"""\
-{_READ}\
-z = logits.astype(float); t = np.eye(len(z.T))[z.argmax(-1)] > 0  # the top class
-rest = np.logaddexp.reduce(np.where(t, -np.inf, z), -1, keepdims=True)
-p = np.array(c["accuracies"])[np.searchsorted(c["edges"], z.max(-1, keepdims=True) - rest)]
-probs = np.where(t, p, (1 - p) * np.exp(np.minimum(z - rest, 0)))
-"""
-_ISOTONIC = f"""\
-{_READ}\
-z = logits.astype(float); log_p = z - np.logaddexp.reduce(z, -1, keepdims=True)
-f = np.interp(log_p, c["thresholds"], c["probabilities"]) * (z > -np.inf); probs = f / f.sum(-1, keepdims=True)
-"""
-_BY_GROUP = """\
-import json, pathlib, numpy as np; c = json.loads(pathlib.Path("calibrator.json").read_text())
-t = np.array(c["parameters"]["temperature"])[[c["groups"].index(name) for name in group]]  # group [examples]
-z = logits.astype(float) / t[:, None]; probs = np.exp(z - np.logaddexp.reduce(z, -1, keepdims=True))
-"""
-_STACKING = f"""\
-{_READ}\
-lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); parts = [*c.items()]; probs = 0
-for name in [k[9:] for k in c if k.startswith("share_of_")]:
-    share = dict(parts)["share_of_" + name]; c = {{k.split(".")[1]: v for k, v in parts if k.startswith(name + ".")}}
-    z = np.float64(logits).clip(-1e99) / c.get("temperature", 1)
-    {_Q}
-{"".join(f"    {line}{chr(10)}" for line in _FOCAL.splitlines())}\
-    v = np.inner(np.where(w < -1e90, 0, w), c["weights"]) if "weights" in c else w * c.get("scales", 1)
-    w = np.where(w < -1e90, -np.inf, v + c.get("biases", 0))
-    if name[:4] in ("plat", "beta", "bina"):
-        s = z[..., 1] - z[..., 0]; log_p, log_q = -np.logaddexp(0, -s), -np.logaddexp(0, s)
-        a, b, d = (c.get(k, 0) for k in ("aab" if name[0] == "p" else "abc")); v = a * log_p - b * log_q + d
-        if "thresholds" in c: p = np.interp(s, c["thresholds"], c["probabilities"]); v = np.log(p / (1 - p))
-        w = np.where(np.isneginf(z), -np.inf, -np.logaddexp(0, np.stack([v, -v], -1)))
-    probs = probs + share * np.exp(w - lse(w))
-"""
-_BINARY = f"""\
-{_READ}\
-z = logits.astype(float); s = z[..., 1] - z[..., 0]; log_p, log_q = -np.logaddexp(0, -s), -np.logaddexp(0, s)
-t = {{}}
-probs = np.exp(-np.logaddexp(0, np.stack([t, -t], -1)))
-"""
-_FOCAL_FAMILY = (
-    "uncalibrated",
-    "temperature_scaling",
-    "focal_temperature_scaling",
-    "vector_scaling",
-    "focal_vector_scaling",
-    "loss_implied_map",
-)
-SNIPPETS = {  # by the method's name
-    **dict.fromkeys(_FOCAL_FAMILY, _FAMILY),
-    "temperature_scaling_by_group": _BY_GROUP,
-    "structured_matrix_scaling": _MATRIX,
-    "loss_implied_temperature_scaling": _IMPLIED,
-    "ensemble_temperature_scaling": _ENSEMBLE,
-    "stacking": _STACKING,
-    "histogram_binning": _HISTOGRAM,
-    "isotonic": _ISOTONIC,
-    "platt_scaling": _BINARY.format('c["a"] * s + c["b"]'),
-    "beta_calibration": _BINARY.format('c["a"] * log_p - c["b"] * log_q + c["c"]'),
-    "quadratic_scaling": _BINARY.format('c["a"] * s**2 + c["b"] * s + c["c"]'),
-    "binary_isotonic": _BINARY.format('np.interp(s, c["thresholds"], c["probabilities"]); t = np.log(t / (1 - t))'),
-}
 
 
 def metric_table(
@@ -504,7 +404,7 @@ def _apply_section(run, choice):
         for name, value in choice["parameters"].items()
     }
     saved = {"method": choice["method"]} | ({"parameters": fitted} if fitted else {})
-    snippet = SNIPPETS.get(choice["method"], "")
+    snippet = formulas.SNIPPETS.get(choice["method"], "")
     words = say(
         "apply",
         calibrator=short(json.dumps(saved, ensure_ascii=False), 5000),
