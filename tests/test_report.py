@@ -49,7 +49,7 @@ from focalgeo.report import (
 )
 from focalgeo.report.__main__ import main
 from focalgeo.report.calibration import metric_table
-from focalgeo.report.figures import differences
+from focalgeo.report.row_figures import differences
 from focalgeo.rows import AttributionPart, Diagnostic, Metric, ReliabilityBin, Scalar, Trace, encode, select, tagged
 from focalgeo.types import InputError
 

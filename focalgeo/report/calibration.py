@@ -13,7 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from focalgeo import formulas
-from focalgeo.report import figures, sections
+from focalgeo.report import row_figures, sections
 from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, say
 from focalgeo.report.selection import (
     AS_TRAINED,
@@ -102,10 +102,10 @@ def reliability_panels(
         Panel(
             f"{file or name}_{column.method}",
             run.method_title(column),
-            figures.diagram(bins, colour=run.method_colour(column)),
+            row_figures.diagram(bins, colour=run.method_colour(column)),
         )
         for column in columns
-        if (bins := figures.bins_of(run.rows, column, split=split, name=name))
+        if (bins := row_figures.bins_of(run.rows, column, split=split, name=name))
     ]
 
 
@@ -132,11 +132,11 @@ def reliability_section(run: Run, split: str, opening: str = "") -> Section:
 
 def difference_section(run: Run, split: str) -> Section:
     """Return the plot of differences to temperature scaling."""
-    against = figures.reference(run, split) or AS_TRAINED
+    against = row_figures.reference(run, split) or AS_TRAINED
     title = f"Each method less {run.fitted_title(against).lower()}"
     return Section(
         "Is a method better than temperature scaling?",
-        figures=[Panel("differences", title, figures.differences(run, split))],
+        figures=[Panel("differences", title, row_figures.differences(run, split))],
         notes=say("differences", run=run, split=split),
         layout="beside",
     )
@@ -158,7 +158,7 @@ def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
             finding=finding(row),
             # Confidence less accuracy, summed over the examples: above 0 is overconfident.
             gaps=[
-                sum(of.n * (of.confidence - of.value) for of in figures.bins_of(run.rows, column, split=split))
+                sum(of.n * (of.confidence - of.value) for of in row_figures.bins_of(run.rows, column, split=split))
                 for column in columns
             ],
         ),
@@ -174,7 +174,7 @@ def search_section(run: Run, search: Mapping[str, Any]) -> Section:
             Panel(
                 f"search_{title.title.lower()}",
                 f"{title.title} over γ and T",
-                figures.search_surface(run, search, title),
+                row_figures.search_surface(run, search, title),
             )
             for title in ((ECE, NLL) if search else ())
         ],
@@ -290,7 +290,7 @@ def _after(run: Run, column: Column) -> str:
 
 
 def _class_section(run: Run, split: str, chosen: Column) -> Section:
-    gaps = figures.class_gaps(run, split, chosen)
+    gaps = row_figures.class_gaps(run, split, chosen)
     if not gaps:
         return Section("")
     off = Counter()
@@ -299,12 +299,12 @@ def _class_section(run: Run, split: str, chosen: Column) -> Section:
             off[column] += row.low > 0 or row.high < 0
     return Section(
         "Class by class",
-        figures=[Panel("classes", "Probability less share", figures.class_differences(run, gaps))],
+        figures=[Panel("classes", "Probability less share", row_figures.class_differences(run, gaps))],
         notes=say(
             "classes",
             total=len(gaps),
             off=[(count, _after(run, column)) for column, count in off.items()],
-            most=figures.MOST_CLASSES,
+            most=row_figures.MOST_CLASSES,
         ),
         layout="beside",
     )
@@ -386,7 +386,7 @@ def _decision_section(run: Run, chosen: Column) -> Section:
     curves = {
         column: select(run.rows, Metric, name="error_of_share", split="test", **column._asdict()) for column in columns
     }
-    panel = Panel("risk_coverage", "Errors among the surest", figures.risk_coverage(run, curves))
+    panel = Panel("risk_coverage", "Errors among the surest", row_figures.risk_coverage(run, curves))
     return Section(
         "What to do with them: sets, answers, none",
         say("decisions", run=run, found={name: rows[-1] for name, rows in found.items()}, name=_after(run, chosen)),

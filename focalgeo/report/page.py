@@ -11,7 +11,7 @@ from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from focalgeo import records
-from focalgeo.report import calibration, figures, style, sweep
+from focalgeo.report import calibration, row_figures, style, sweep
 from focalgeo.report.sections import (
     NOTHING,
     Cell,
@@ -184,7 +184,8 @@ def _method_sections(run: Run) -> list[Section]:
 
 def _training_sections(rows: Rows) -> list[Section]:
     courses = [
-        Panel(f"training_{name}", title, figures.course(rows, name)) for name, (title, _) in figures.COURSES.items()
+        Panel(f"training_{name}", title, row_figures.course(rows, name))
+        for name, (title, _) in row_figures.COURSES.items()
     ]
     # a training row is a mean over as many batches as usually lie between two rows
     apart = np.diff([0, *sorted({row.step for row in select(rows, Scalar, name="loss", split="train")})])
@@ -195,11 +196,14 @@ def _training_sections(rows: Rows) -> list[Section]:
     )
     rows = in_training(rows)
     means = [
-        Panel(f"diagnostics_{name}", title, figures.means(rows, name)) for name, (title, _) in figures.MEANS.items()
+        Panel(f"diagnostics_{name}", title, row_figures.means(rows, name))
+        for name, (title, _) in row_figures.MEANS.items()
     ]
     means += [
         Panel(
-            "diagnostics_gradient_norm", f"Gradients of single examples, {split}", figures.gradient_norms(rows, split)
+            "diagnostics_gradient_norm",
+            f"Gradients of single examples, {split}",
+            row_figures.gradient_norms(rows, split),
         )
         for split in splits_of(select(rows, HistogramBin))[:1]
     ]
@@ -208,7 +212,7 @@ def _training_sections(rows: Rows) -> list[Section]:
             Panel(
                 f"diagnostics_reliability_{split}",
                 f"Reliability on {split}, epoch {style.plain(bins[0].epoch)}",
-                figures.diagram(latest_by(select(bins, ReliabilityBin, split=split), "bin"), sizes="share"),
+                row_figures.diagram(latest_by(select(bins, ReliabilityBin, split=split), "bin"), sizes="share"),
             )
             for split in splits_of(bins)
         ]
@@ -221,12 +225,12 @@ def _training_sections(rows: Rows) -> list[Section]:
 def _curvature_section(rows: Rows) -> Section:
     """Two losses side by side: largest eigenvalue and trace, the spectrum, and the parts of each."""
     lines, drawn = [], []
-    for name, (kind, _) in figures.ESTIMATES.items():
+    for name, (kind, _) in row_figures.ESTIMATES.items():
         title = TITLES[name].title
         lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
         drawn += [
-            Panel(f"curvature_{name}", title, figures.estimates(rows, name)),
-            Panel(f"training_{name}", f"{title} while training", figures.curvature_course(rows, name)),
+            Panel(f"curvature_{name}", title, row_figures.estimates(rows, name)),
+            Panel(f"training_{name}", f"{title} while training", row_figures.curvature_course(rows, name)),
         ]
     for name, (title, *_) in TITLES.items():
         lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, Sharpness, name)]
@@ -242,7 +246,7 @@ def _curvature_section(rows: Rows) -> Section:
             Section(
                 "All eigenvalues",
                 figures=[
-                    Panel(f"spectral_density_{split}", f"Eigenvalues on {split}", figures.density(rows, split))
+                    Panel(f"spectral_density_{split}", f"Eigenvalues on {split}", row_figures.density(rows, split))
                     for split in splits_of(select(rows, DensityBin))
                 ],
                 notes=say("density", row=latest(rows, DensityBin)),

@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from msgspec.structs import replace
 
-from focalgeo.report import figures, sections, style
+from focalgeo.report import row_figures, sections, style
 from focalgeo.report.calibration import PRINTED
 from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table, joined, say
 from focalgeo.report.selection import (
@@ -200,7 +200,7 @@ def by_epoch(sweep: Sweep, name: str, **fields: Any) -> Axes | None:
             for rows in grouped(select(sweep.rows[line, value], Diagnostic, name=name, **fields), "epoch")
         ]
         lines[joined(value, line)] = means, shade, linestyle
-    return figures.courses(lines, "epoch", figures.MEANS[name][1], beside=AXES[sweep.axis][1])
+    return row_figures.courses(lines, "epoch", row_figures.MEANS[name][1], beside=AXES[sweep.axis][1])
 
 
 def _reliability(sweep: Sweep) -> list[Section]:
@@ -213,7 +213,7 @@ def _reliability(sweep: Sweep) -> list[Section]:
                 Panel(
                     f"sweep_reliability_{number}_{place}",
                     f"{AXES[sweep.axis][1]} {value}",
-                    figures.diagram([figures.pooled(rows) for rows in bins]),
+                    row_figures.diagram([row_figures.pooled(rows) for rows in bins]),
                 )
                 for place, value in enumerate(sweep.values)
                 if (bins := grouped(select(sweep.rows[line, value], ReliabilityBin, **fields), "bin"))
@@ -398,7 +398,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", by_epoch(sweep, split=split, **wrong))
         for split in splits_of(select(run.rows, Diagnostic, **wrong))
     ]
-    courses.append(Panel("sweep_weight_norm", figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
+    courses.append(Panel("sweep_weight_norm", row_figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
     parts = [
         Section("Signs of failure", signs_of_failure(run, sweep, lines)),
         Section(

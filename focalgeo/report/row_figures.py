@@ -1,0 +1,418 @@
+"""The figures of a run and of a calibration, drawn from rows; a notebook draws what the page draws.
+
+Each makes a figure of the page's size and returns its axes; `.figure` is what `to_svg` takes. A reliability diagram
+draws into axes that it is given, too.
+"""
+
+import itertools
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from msgspec.structs import replace
+
+from focalgeo.report.selection import (
+    AS_TRAINED,
+    ECE,
+    FOCAL,
+    HELD_OUT,
+    NLL,
+    PLAIN,
+    Column,
+    Rows,
+    Run,
+    criterion_title,
+    grouped,
+    in_training,
+    latest_by,
+    loss_title,
+    measured,
+    measured_title,
+    splits_of,
+)
+from focalgeo.report.style import (
+    COLOURS,
+    LIGHT,
+    LINESTYLES,
+    Mark,
+    bands,
+    bars,
+    histogram,
+    intervals,
+    legend,
+    logarithmic_ticks,
+    loss_colour,
+    new_axes,
+    percentages,
+    plain,
+    styled,
+)
+from focalgeo.rows import (
+    DENSITY_LINEAR_WIDTH,
+    DensityBin,
+    Diagnostic,
+    Difference,
+    Eigenvalue,
+    HistogramBin,
+    Metric,
+    ReliabilityBin,
+    Scalar,
+    Title,
+    Trace,
+    select,
+)
+
+MOST_CLASSES = 12  # of the figure of classes, the farthest off first
+ESTIMATES = {"lambda_max": (Eigenvalue, "largest eigenvalue (± residual)"), "trace": (Trace, "trace (95% interval)")}
+_TRUE = {"reliability": ("accuracy", "confidence"), "class1_reliability": ("share", "probability of class 1")}
+COURSES = {  # title and label
+    "loss": ("Loss", "loss (nats)"),
+    "accuracy": ("Accuracy", "accuracy"),
+    "learning_rate": ("Learning rate", "learning rate"),
+}
+MEANS = {
+    "nll": ("NLL", "mean NLL (nats)"),
+    "entropy": ("Entropy", "mean entropy (nats)"),
+    "true_class_probability": ("True class's probability", "mean p of the true class"),
+    "weight_norm": ("Norm of the last layer's weights", "‖W‖, Frobenius norm"),
+}
+_EPOCH_COLOURS = ("grey", "blue", "orange")  # of the first, a middle and the last epoch
+_FAR = 6.0  # times the median reach: a difference farther out is an arrow, so that the others keep their detail
+_LEAST_SHARE = 1e-7  # of eigenvalues: rounding alone makes shares below that
+_Z95 = NormalDist().inv_cdf(0.975)
+
+
+def values_of(rows: Rows, *fields: str) -> list[np.ndarray]:
+    """Return an array of each of these fields of the rows."""
+    return [np.array([getattr(row, field) for row in rows], float) for field in fields]
+
+
+def bins_of(
+    rows: Rows, column: Column = AS_TRAINED, *, split: str = "test", name: str = "reliability"
+) -> list[ReliabilityBin]:
+    """Return the bins of a method after training; "class1_reliability" are of the probability of class 1."""
+    return latest_by(select(rows, ReliabilityBin, name=name, split=split, epoch=None, **column._asdict()), "bin")
+
+
+def reliability(
+    rows: Rows,
+    column: Column = AS_TRAINED,
+    *,
+    split: str = "test",
+    colour: str = "grey",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the reliability diagram of a method after training: `diagram` of its bins."""
+    return diagram(bins_of(rows, column, split=split), colour=colour, ax=ax)
+
+
+@styled()
+def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str = "n", ax: Axes | None = None) -> Axes:
+    """Draw what share came true in each bin, its Wilson 95% interval, and hatched the gap to its mean confidence.
+
+    Without `ax`, the examples per bin stand beneath, or with sizes="share" their share of all.
+    """
+    lower, upper, share, confidence, *ends = values_of(bins, "lower", "upper", "value", "confidence", "low", "high")
+    true, predicted = _TRUE[bins[0].name]
+    if ax is None:
+        ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
+        (counts,) = values_of(bins, sizes)
+        bars(beneath, lower, upper, counts, colour=colour)
+        logarithmic_ticks(beneath, "y")
+        beneath.set(xlabel=predicted, ylabel={"n": "examples"}.get(sizes, sizes), ylim=(counts.min() / 2, None))
+    bars(ax, lower, upper, share, *ends, colour=colour)
+    ax.bar(
+        lower,
+        share - confidence,
+        upper - lower,
+        confidence,
+        align="edge",
+        facecolor="none",
+        edgecolor=COLOURS["muted"],
+        hatch="////",
+        linewidth=0,
+        alpha=0.7,
+    )
+    ax.hlines(confidence, lower, upper, color=COLOURS["ink"], linewidth=1.2)
+    ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"])
+    ax.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
+    percentages(ax.xaxis, ax.yaxis)
+    return ax
+
+
+@styled()
+def risk_coverage(run: Run, curves: Mapping[Column, Rows], *, ax: Axes | None = None) -> Axes:
+    """Draw the share of errors among the most confident share of the examples, with Wilson's 95% intervals."""
+    ax = ax or new_axes()
+    for column, rows in curves.items():
+        error, low, high, share = values_of(rows, "value", "low", "high", "group")
+        ax.fill_between(share, low, high, color=run.method_colour(column), alpha=0.2, linewidth=0)
+        ax.plot(share, error, color=run.method_colour(column), label=run.fitted_title(column))
+    ax.set(xlim=(0, 1), ylim=(0, None), xlabel="share of test that is answered", ylabel="errors among the answers")
+    percentages(ax.xaxis, ax.yaxis)
+    legend(ax, columns=1)
+    return ax
+
+
+def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
+    """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
+    counts, *shares = values_of(bins, "n", "value", "confidence")
+    n, (value, confidence) = int(counts.sum()), np.average(shares, 1, counts)
+    shrink = _Z95**2 / n
+    half = math.sqrt(shrink * value * (1 - value) + shrink**2 / 4)
+    low, high = ((value + shrink / 2 + side) / (1 + shrink) for side in (-half, half))
+    return replace(bins[0], value=value, confidence=confidence, n=n, low=low, high=high)
+
+
+def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
+    """Return the ends of an estimate's error bar: a trace's interval, an eigenvalue -+ its residual."""
+    return (row.low, row.high) if isinstance(row, Trace) else (row.value - row.residual, row.value + row.residual)
+
+
+@styled()
+def estimates(rows: Rows, name: str) -> Axes | None:
+    """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
+    kind, label = ESTIMATES[name]
+    lines = {
+        measured_title(row): [Mark(row.value, *bounds(row), loss_colour(row.loss))]
+        for row in measured(rows, kind, name)
+    }
+    if not lines:
+        return None
+    ax = new_axes(4.3, 1.05 + 0.5 * len(lines))
+    intervals(ax, lines, label)
+    return ax
+
+
+@styled()
+def courses(lines: Mapping[str, tuple[Rows, Any, str]], across: str, label: str, *, beside: str = "") -> Axes | None:
+    """Draw rows' values with their errors against "step" or "epoch", a line for each title -> (rows, colour, style).
+
+    beside: the title of a legend to the right of the axes. Lines without rows are left out; None without any.
+    """
+    lines = {title: line for title, line in lines.items() if line[0]}
+    if not lines:
+        return None
+    ax = new_axes(*((4.6, 3.4) if beside else ()))
+    for title, (rows, colour, linestyle) in lines.items():
+        rows = latest_by(rows, across)
+        ends = zip(*[bounds(row) for row in rows if isinstance(row, Eigenvalue | Trace)], strict=True)
+        bands(ax, *values_of(rows, across, "value"), *ends, colour=colour, label=title, linestyle=linestyle)
+    ax.set(xlabel=across, ylabel=label, xlim=(0, None), ylim=(min(0, ax.dataLim.y0), None))
+    ax.locator_params("x", nbins=5, integer=True)
+    if len(lines) > 1:
+        legend(ax, title=beside)
+    return ax
+
+
+def curvature_course(rows: Rows, name: str) -> Axes | None:
+    """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split; None of none."""
+    kind, label = ESTIMATES[name]
+    return _by_split(in_training(select(rows, kind, name=name)), "loss", "step", label)
+
+
+def course(rows: Rows, name: str) -> Axes | None:
+    """Draw "loss", "accuracy" or "learning_rate" against the step, for training batches and validation; None of none.
+
+    Rows of a hundred steps or more stand faint behind their moving mean.
+    """
+    train, val = (latest_by(select(rows, Scalar, name=name, split=split), "step") for split in ("train", "val"))
+    lines, width = {"training": (train, "blue", "-"), "validation": (val, "orange", "-")}, len(train) // 50 * 2 + 1
+    if len(train) >= 100 and name != "learning_rate":
+        values = np.convolve(*values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
+        smooth = [replace(row, value=value) for row, value in zip(train[width // 2 :], values, strict=False)]
+        lines["training"] = train, (COLOURS["blue"], 0.35), "-"
+        lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
+    ax = courses(lines, "step", COURSES[name][1])
+    if ax and name == "accuracy":
+        percentages(ax.yaxis)
+    elif ax and name == "loss" and ax.dataLim.y0 > 0:  # no logarithm else
+        logarithmic_ticks(ax, "y")
+    return ax
+
+
+def means(rows: Rows, name: str) -> Axes | None:
+    """Draw a diagnostic by epoch, for examples predicted right and those predicted wrong, by split; None of none."""
+    ax = _by_split(select(rows, Diagnostic, name=name), "outcome", "epoch", MEANS[name][1])
+    if ax and name in ("nll", "entropy") and 0 < 10 * ax.dataLim.y0 < ax.dataLim.y1:
+        logarithmic_ticks(ax, "y")
+    return ax
+
+
+def _by_split(rows, field, across, label):
+    """Draw a line for each value of a field and each split."""
+    styles, lines = dict(zip(splits_of(rows), itertools.cycle(LINESTYLES))), {}
+    for row in rows:
+        value = getattr(row, field)
+        title = f"{loss_title(str(value))}, {row.split}"
+        lines.setdefault(title, ([], loss_colour(value), styles.get(row.split, "-")))[0].append(row)
+    return courses(lines, across, label)
+
+
+@styled()
+def gradient_norms(rows: Rows, split: str) -> Axes:
+    """Draw the share of examples per bin of gradient norm at the first, a middle and the last epoch measured."""
+    rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), new_axes()
+    epochs = grouped(rows, "epoch")
+    for place, colour in zip(sorted({0, len(epochs) // 2, len(epochs) - 1}), _EPOCH_COLOURS, strict=False):
+        lower, upper, shares = values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
+        lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
+        histogram(ax, lower, upper, shares, colour=colour, label=f"epoch {plain(epochs[place][0].epoch)}")
+    logarithmic_ticks(ax, "x")
+    percentages(ax.yaxis)
+    ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
+    legend(ax, columns=3)
+    return ax
+
+
+@styled()
+def density(rows: Rows, split: str) -> Axes:
+    """Draw the share of eigenvalues per bin for each loss, with one standard error, both axes logarithmic beyond 0."""
+    rows = [row for row in select(rows, DensityBin, split=split) if row.value > _LEAST_SHARE]
+    ax = new_axes(6.4, 3.3)
+    for loss in dict.fromkeys(row.loss for row in rows):
+        bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
+        numbers = values_of(bins, "lower", "upper", "value", "stderr")
+        histogram(ax, *numbers, colour=loss_colour(loss), label=loss_title(loss))
+    logarithmic_ticks(ax, "y")
+    ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(values_of(rows, "lower", "upper")).max())
+    ax.xaxis.set_major_formatter(lambda value, _: plain(value))
+    ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues")
+    legend(ax)
+    return ax
+
+
+@styled()
+def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> Axes | None:
+    """Draw a criterion, ECE or NLL, on validation over (gamma, T) as a heat map that marks both fitted optima.
+
+    Gammas are categories, evenly spaced; T and colour are logarithmic. The axis starts at a quarter of the smallest
+    best T, to leave room for the valley. None where all of the surface is 0: it has no logarithm.
+    """
+    criterion = title.title.lower()
+    gammas, temperatures, surface = (np.asarray(search[name], float) for name in ("gammas", "temperatures", criterion))
+    best, places = temperatures[surface.argmin(1)], np.arange(len(gammas))
+    near = temperatures >= best.min() / 4
+    surface = np.where(np.isfinite(surface), title.scale * surface, np.nan)[:, near]
+    if not (surface > 0).any():
+        return None
+    ax = new_axes(4.1, 4.3)
+    mesh = ax.pcolormesh(temperatures[near], places, surface, norm=LogNorm(clip=True), rasterized=True)
+    label, ticks = f"{title.title} on validation, {title.unit}", np.geomspace(*mesh.get_clim(), 5)
+    ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
+    ax.plot(best, places, ".", color=LIGHT, label="best T of each γ")
+    for method, marker, size in ((PLAIN, "o", 14), (FOCAL, "*", 12)):  # a star in a circle
+        column = Column(method, criterion)
+        if fitted := run.fits(column):  # perhaps between the rows of gammas
+            ax.plot(
+                fitted["temperature"],
+                np.interp(fitted.get("calibration_gamma", 0.0), gammas, places),
+                marker,
+                markersize=size,
+                color=COLOURS[run.method_colour(column)],
+                markeredgecolor=LIGHT,
+                linestyle="none",
+                label=run.method_title(column).lower(),
+            )
+    logarithmic_ticks(ax, "x")
+    every = -(-len(gammas) // 16)
+    ax.set_yticks(places[::every], map(plain, gammas[::every]))
+    ax.set(xlabel="temperature T", ylabel="calibration γ (0: temperature scaling)")
+    ax.grid(visible=False)
+    legend(ax, loc="outside lower center")
+    return ax
+
+
+def reference(run: Run, split: str) -> Column | None:
+    """Return the column that others are held against: temperature scaling, or else the plainest fitted method."""
+    columns = (column for column in run.column_of_each(split) if column.criterion)
+    return min(columns, key=lambda column: column.method != PLAIN, default=None)
+
+
+@styled()
+def differences(run: Run, split: str = "test") -> Axes | None:
+    """Draw NLL and ECE of each method less temperature scaling's with 95% intervals; None without such rows.
+
+    Filled marks are of `split`, hollow ones of held-out parts of val. Green leaves out 0 on the better side, orange on
+    the worse. A row far beyond the others is an arrow.
+    """
+    against, competing = reference(run, split), run.column_of_each(split)
+    pairs = {NLL: {}, ECE: {}}
+    for column in run.columns(split) if against else ():
+        is_other = column.criterion and column not in competing
+        title = run.method_title(column) + (f", by {criterion_title(column.criterion)}" if is_other else "")
+        for metric, rows in pairs.items():
+            parts = dict.fromkeys((split, HELD_OUT))
+            pair = (run.difference(metric.title.lower(), part, column, against) for part in parts)
+            if pair := list(filter(None, pair)):
+                rows[title] = pair
+    titles = [*pairs[NLL] | pairs[ECE]]
+    pairs = {metric: rows for metric, rows in pairs.items() if rows}
+    if not pairs:
+        return None
+    figure = Figure(figsize=(4.3, 0.8 + 0.45 * len(titles)))
+    for ax, (metric, rows) in zip(figure.subplots(ncols=len(pairs), squeeze=False).flat, pairs.items(), strict=True):
+        ends = [max(-row.low, row.high) for pair in rows.values() for row in pair]
+        reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
+        lines = {title: [_difference_mark(row, reach) for row in rows.get(title, ())] for title in titles}
+        label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
+        intervals(ax, lines, label, scale=metric.scale)
+        ax.set(xlim=(-metric.scale * reach, metric.scale * reach), yticks=[], ylim=(len(titles) - 0.6, -0.7))
+        ax.set_title("← better", loc="left")
+    first = figure.axes[0]
+    for place, title in enumerate(titles):  # above its marks, and beyond the first axes where it is long
+        across = first.get_yaxis_transform()
+        first.text(0, place - 0.28, title, fontweight="bold", transform=across, in_layout=False)
+    return first
+
+
+def _difference_mark(row: Difference, reach: float) -> Mark:
+    colour = "green" if row.high < 0 else "orange" if row.low > 0 else "grey"
+    if max(-row.low, row.high) > reach:
+        edge = math.copysign(reach, row.value)
+        return Mark(edge, edge, edge, colour, marker=">" if row.value > 0 else "<")
+    return Mark(row.value, row.low, row.high, colour, row.split != HELD_OUT)
+
+
+def errors_off(row: Metric) -> float:
+    """Return how many standard errors a gap is from 0; 0 where its interval has no width."""
+    return 2 * _Z95 * abs(row.value) / (row.high - row.low) if row.high > row.low else 0.0
+
+
+def class_gaps(run: Run, split: str, chosen: Column) -> dict[str, dict[Column, Metric]]:
+    """Return each class's rows "class_gap": as given, by the plainest fitted method, and by the chosen one."""
+    gaps = defaultdict(dict)
+    for column in filter(None, (AS_TRAINED, reference(run, split), chosen)):
+        for row in select(run.rows, Metric, name="class_gap", split=split, **column._asdict()):
+            gaps[row.group][column] = row
+    return gaps
+
+
+@styled()
+def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> Axes:
+    """Draw each class's mean probability less its share with 95% intervals, the farthest off in standard errors first.
+
+    A mark is filled where all classes counted as chances (Bonferroni) leave it off 0.
+    """
+    threshold, columns = NormalDist().inv_cdf(1 - 0.025 / len(gaps)), dict.fromkeys(itertools.chain(*gaps.values()))
+    classes = sorted(gaps, key=lambda name: max(map(errors_off, gaps[name].values())), reverse=True)[:MOST_CLASSES]
+    lines = {
+        f"class {name}": [
+            Mark(row.value, row.low, row.high, run.method_colour(column), errors_off(row) > threshold)
+            for column, row in gaps[name].items()
+        ]
+        for name in classes
+    }
+    ax = new_axes(4.3, 1.3 + (0.12 + 0.14 * len(columns)) * len(classes))
+    intervals(ax, lines, "mean probability less share, percentage points", scale=100)
+    for column in columns:
+        ax.plot([], [], "o-", color=COLOURS[run.method_colour(column)], label=run.fitted_title(column))
+    legend(ax, columns=1)
+    return ax

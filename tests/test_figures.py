@@ -1,0 +1,110 @@
+"""Figures of arrays: the band holds calibrated models' curves, the numbers are those of scikit-learn and of counts."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy import special, stats
+from sklearn.isotonic import IsotonicRegression
+
+from focalgeo import report
+from focalgeo.types import InputError
+
+FIGURES = (report.reliability, report.confidence_histogram, report.risk_coverage)
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    """Log-probabilities of three classes, and labels drawn from them."""
+    random = np.random.default_rng(0)
+    log_probs = special.log_softmax(2 * random.normal(size=(400, 3)), axis=1)
+    return log_probs, (random.random((400, 1)) > np.exp(log_probs).cumsum(1)).sum(1).clip(max=2)
+
+
+@pytest.mark.long
+def test_five_in_a_hundred_calibrated_models_leave_their_band():
+    random = np.random.default_rng(1)
+    confidence = random.beta(5, 1.5, size=(1000, 200))
+    right = random.random(confidence.shape) < confidence
+    pairs = enumerate(zip(confidence, right, strict=True))
+    found = [report.calibration_curve(*pair, num_resamples=400, seed=seed) for seed, pair in pairs]
+    assert 0.036 <= np.mean([curve.leaves for curve in found]) <= 0.064
+
+
+def test_the_curve_is_the_isotonic_regression_and_one_too_sure_leaves_its_band():
+    random = np.random.default_rng(2)
+    confidence = random.random(3000) / 2 + 0.5
+    right = random.random(3000) < confidence - 0.1
+    found = report.calibration_curve(confidence[:1500], right[:1500], num_resamples=200)
+    expected = IsotonicRegression().fit(np.sort(confidence[:1500]), right[:1500][np.argsort(confidence[:1500])])
+    np.testing.assert_allclose(found.accuracy, expected.predict(found.confidence), atol=1e-12)
+    assert found.leaves
+    cells = report.calibration_curve(confidence, right, num_resamples=100)
+    assert len(cells.confidence) == 2000
+    assert np.all(np.diff(cells.accuracy) >= 0)
+
+
+def test_two_models_are_drawn_into_axes_of_ones_own(outputs):
+    axes = Figure().subplots(1, 3)
+    log_probs, labels = outputs
+    for ax, draw in zip(axes, FIGURES, strict=True):
+        for scale, label in ((1, "as it is"), (3, "too sure")):
+            assert draw(scale * log_probs, labels, ax=ax, label=label) is ax
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["as it is", "too sure"]
+    for draw in FIGURES:
+        assert draw(log_probs, labels).get_xlim() == (0, 1)
+
+
+def test_what_is_drawn_are_counts(outputs):
+    log_probs, labels = outputs
+    confidence, right = np.exp(log_probs.max(1)), log_probs.argmax(1) == labels
+    risk = report.risk_coverage(log_probs, labels).lines[0].get_xydata()
+    for share, error in risk:
+        surest = np.argsort(-confidence)[: round(share * len(labels))]
+        assert error == pytest.approx(1 - right[surest].mean())
+    dashes, line = report.confidence_histogram(log_probs, labels).lines
+    assert dashes.get_xdata()[0] == pytest.approx(confidence.mean())
+    assert line.get_xdata()[0] == right.mean()
+    bins = report.reliability(log_probs, labels, num_bins=10, num_resamples=100)
+    points = bins.lines[-1].get_xydata()
+    inside = (confidence >= 0.7) & (confidence < 0.8)
+    at = np.argmin(abs(points[:, 0] - confidence[inside].mean()))
+    np.testing.assert_allclose(points[at], (confidence[inside].mean(), right[inside].mean()))
+    (low, high) = bins.collections[-1].get_segments()[at][:, 1]
+    interval = stats.binomtest(int(right[inside].sum()), int(inside.sum())).proportion_ci(method="wilson")
+    np.testing.assert_allclose((low, high), interval, atol=1e-12)
+
+
+def test_numbers_against_gamma_have_students_interval():
+    numbers = np.array([3.0, 4.0, 5.5, 1.0])
+    drawn = report.against_gamma([0, 0, 0, 2], numbers, label="trace").containers[0]
+    np.testing.assert_allclose(drawn[0].get_xydata(), [[0, numbers[:3].mean()], [2, 1]])
+    half = stats.t.ppf(0.975, 2) * stats.sem(numbers[:3])
+    ends = drawn[2][0].get_segments()[0][:, 1]
+    np.testing.assert_allclose(ends, numbers[:3].mean() + np.array([-half, half]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((np.zeros((2, 3, 4)), np.zeros(2, int)), "give \\[examples, classes\\]"),
+        ((np.zeros((2, 3)), np.zeros(2)), "whole numbers"),
+        ((np.zeros((2, 3)), np.array([0, 3])), "from 0 to 2"),
+        ((np.zeros((0, 3)), np.zeros(0, int)), "one or more"),
+        ((np.full((2, 3), np.nan), np.zeros(2, int)), "NaN"),
+        ((np.full((2, 3), -np.inf), np.zeros(2, int)), "a row without a class"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(arguments, says):
+    for draw in FIGURES:
+        with pytest.raises(InputError, match=says):
+            draw(*arguments)
+
+
+def test_curves_refuse_what_is_no_confidence():
+    for confidence, right in (([1.2], [1]), ([0.5], [2]), ([], []), ([[0.5]], [[1]])):
+        with pytest.raises(InputError, match="give"):
+            report.calibration_curve(confidence, right)
+    with pytest.raises(InputError, match="100 resamples"):
+        report.calibration_curve([0.5], [1], num_resamples=10)
+    with pytest.raises(InputError, match="one for each run"):
+        report.against_gamma([0, 1], [1.0])
