@@ -76,7 +76,7 @@ IMAGE_SCHEDULE = jobs.T_ALONE | {
     "diagnostics.splits": ("train",),
     "sweep.at_once": 1,
 }
-IMAGE_BOUNDS = {0.3: 0.05, 1.0: 0.025, 3.0: 0.005}  # factor of plain training's trace -> bound of the weight
+IMAGE_BOUNDS = {0.3: 0.05, 1.0: 0.025, 3.0: 0.003}  # factor of plain training's trace -> bound of the weight
 MATRICES = {  # whose trace is held -> its number
     "hessian": "trace CE train",
     "scale_free": "scale_free_trace CE train",
