@@ -26,6 +26,7 @@ _ENDS = np.array([0.025, 0.975])
 _THRESHOLDS = 20  # that are tested for an abstention
 _ROUNDING = 1e-9  # of a rank
 _OF_CLASS, _OF_CLUSTER = 10, 150  # examples at least
+_PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)
 _QUANTILES = np.linspace(0.5, 0.9, 5)  # of a class's scores: classes are alike by these
 
 
@@ -49,8 +50,8 @@ def prediction_sets(
     part: str = "all",
     groups: tuple[Array, Array] | None = None,
     clusters: Array | None = None,
-    penalty: float = 0.01,
-    free: int = 5,
+    penalty: float | None = None,
+    free: int | None = None,
     seed: int = 0,
 ) -> PredictionSets:
     """Sets of classes that hold the label with probability `coverage` or more, by split conformal prediction.
@@ -74,9 +75,11 @@ def prediction_sets(
         groups: For "group": the name of each example's group, (of val [n], of the others [examples]).
         clusters: [n], which examples of val belong together. Sets then hold the label of an example of a new cluster
             with that probability; every cluster counts as one example.
-        penalty: Of "raps", 0 or more.
-        free: Ranks of "raps" that have no penalty.
-        seed: Of u, of the halves of val and of clusters of classes.
+        penalty: Of "raps", 0 or more; None for that of 0.001, 0.01, 0.1, 0.2 and 0.5 with the smallest sets on a fifth
+            of val, which then sets no threshold.
+        free: Ranks of "raps" that have no penalty; None for the rank within which the label lies with probability
+            `coverage` on that fifth.
+        seed: Of u, of that fifth, of the halves of val and of clusters of classes.
 
     Source: Vovk, Gammerman & Shafer (2005); Sadinle, Lei & Wasserman, JASA 114 (2019), lac; Romano, Sesia & Candes,
     NeurIPS 2020, aps; Angelopoulos et al., ICLR 2021, raps; Ding et al., NeurIPS 2023, clusters of classes; Lee,
@@ -85,11 +88,15 @@ def prediction_sets(
     checks.check_choice("kind", kind, KINDS)
     checks.check_choice("part", part, PARTS)
     _check_share("coverage", coverage)
-    checks.check_interval("penalty", penalty, 0)
     val, labels, others = _checked(val_log_probs, val_labels, log_probs)
     generator, n = np.random.default_rng(seed), len(val)
+    used, cluster = np.ones(n, bool), np.arange(n) if clusters is None else Clusters.of(clusters, labels).index
+    if kind == "raps" and None in (penalty, free):
+        used = generator.permutation(cluster.max() + 1)[cluster] % 5 > 0
+        penalty, free = _tuned(val[~used], labels[~used], coverage, penalty, free, generator)
+    checks.check_interval("penalty", 0.0 if penalty is None else penalty, 0)
     of_val, of_others = (_scores(rows, kind, penalty, free, generator) for rows in (val, others))
-    of_label, used = of_val[np.arange(n), labels], np.ones(n, bool)
+    of_label = of_val[np.arange(n), labels]
     if part == "group":
         names = [np.asarray(each).astype(str) for each in groups or ()]
         if [len(each) for each in names] != [n, len(others)]:
@@ -101,10 +108,10 @@ def prediction_sets(
         if part == "class":
             place = np.arange(val.shape[1])
         elif part == "class_cluster":
-            used = generator.permutation(n) % 2 == 0
-            place = _alike(of_label[~used], labels[~used], val.shape[1], generator)
+            first = generator.permutation(n) % 2 == 0
+            place = _alike(of_label[~first], labels[~first], val.shape[1], generator)
+            used &= first
         index = place[labels]
-    cluster = np.arange(n) if clusters is None else Clusters.of(clusters, labels).index
     parts, place = np.unique(place, return_inverse=True)
     rows = [used & (index == each) for each in parts]
     found = [_threshold(of_label[some], cluster[some], coverage) for some in rows]
@@ -214,6 +221,20 @@ def _scores(log_probs, kind, penalty, free, generator):
     scores = np.empty_like(ranked)
     np.put_along_axis(scores, order, ranked, axis=1)
     return scores
+
+
+def _tuned(log_probs, labels, coverage, penalty, free, generator):
+    """Penalty and free ranks of "raps", as given or by these examples."""
+    n = len(labels)
+    if free is None:
+        ranks = (log_probs > log_probs[np.arange(n), labels][:, None]).sum(axis=1) + 1
+        free = int(np.quantile(ranks, coverage, method="higher")) if n else 1
+    sizes = {}
+    for each in _PENALTIES if penalty is None and n else ():
+        scores = _scores(log_probs, "raps", each, free, generator)
+        threshold, _, _ = _threshold(scores[np.arange(n), labels], np.arange(n), coverage)
+        sizes[each] = (scores <= threshold).sum()
+    return min(sizes, key=sizes.get, default=penalty or 0.0), free
 
 
 def _threshold(scores, cluster, coverage):

@@ -32,7 +32,8 @@ def covered(rng, *, repeats=400, n=60, others=50, **options):
 @pytest.mark.parametrize("coverage", [0.7, 0.9])
 def test_sets_cover_what_is_promised_and_hardly_more(kind, coverage):
     share, error = covered(np.random.default_rng(0), kind=kind, coverage=coverage)
-    exact = np.ceil(61 * coverage) / 61  # of continuous scores
+    ranks = 49 if kind == "raps" else 61  # a fifth of val chooses the penalty
+    exact = np.ceil(ranks * coverage) / ranks  # of continuous scores
     assert abs(share - exact) < 4 * error
     assert exact >= coverage
 
@@ -51,6 +52,18 @@ def test_scores_are_their_formulas():
     sure = np.log([[1e-30, 1.0]]) + 0.0
     assert decisions._scores(np.array([[-1e-30, -69.0]]), "lac", 0, 0, None)[0, 0] == 1e-30
     assert decisions._scores(sure, "lac", 0, 0, None)[0, 1] == 0
+
+
+def test_the_penalty_that_is_chosen_makes_sets_smaller_than_those_of_none():
+    (val, labels), (rows, truth) = drawn(np.random.default_rng(2), 3000), drawn(np.random.default_rng(3), 3000)
+    chosen, none = (
+        decisions.prediction_sets(val, labels, rows, coverage=0.8, kind="raps", penalty=penalty)
+        for penalty in (None, 0)
+    )
+    assert chosen.members.sum() < none.members.sum()
+    assert chosen.members[np.arange(3000), truth].mean() > 0.78
+    given = decisions.prediction_sets(val, labels, rows, kind="raps", penalty=0.1, free=1)
+    assert len(labels) * (1 - given.expected) > 250  # all of val sets the threshold
 
 
 def test_each_class_group_and_cluster_of_classes_is_covered():
