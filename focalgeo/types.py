@@ -55,7 +55,14 @@ class _OneLine(Exception):
 
 
 class InputError(_OneLine, ValueError):
-    """The user's input is wrong; the message is one line: what, where, how to correct it."""
+    """The user's input is wrong; the message is one line: what, where, how to correct it.
+
+    Example:
+        >>> losses.make_loss("focl_loss")
+        Traceback (most recent call last):
+            ...
+        focalgeo.types.InputError: loss is 'focl_loss': did you mean 'focal_loss'?
+    """
 
     exit_code = 2
 
