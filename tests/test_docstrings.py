@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from focalgeo import losses
+from focalgeo import calibration, curvature, losses, report
 
 # What the examples take as given: two lines of imports, outputs of a classifier, and a loss to measure.
 SETUP = """
@@ -18,6 +18,9 @@ log_probs = np.asarray(jax.nn.log_softmax(logits))
 p = np.float32([0.1, 0.2, 0.3, 0.6, 0.8, 0.9])
 two_classes = np.log(np.stack([1 - p, p], axis=1))  # log-probabilities
 outcomes = np.array([0, 0, 1, 1, 0, 1])
+rng = np.random.default_rng(0)
+scores = np.float32(rng.normal(size=(300, 3)))
+drawn = np.argmax(scores + rng.gumbel(size=(300, 3)), axis=1)  # labels for which the scores are right
 
 params = {"b": jnp.float32(0.5), "w": jnp.array([1.0, -1.0])}
 loss = lambda params: 1.5 * params["b"]**2 + params["b"] * params["w"][0] + params["w"][0]**2 + 2 * params["w"][1]**2
@@ -25,7 +28,8 @@ matvec = lambda vector: curvature.hvp(loss, params, vector)  # by the matrix [[3
 key = jax.random.key(0)
 """
 
-FACES = (losses,)
+FACES = losses, calibration, curvature
+FIGURES = "calibration_curve", "reliability", "risk_coverage", "confidence_histogram", "against_gamma"
 
 
 def _is_public(name, member):
@@ -39,7 +43,7 @@ MEMBERS = {
     for face in FACES
     for name, member in vars(face).items()
     if _is_public(name, member)
-}
+} | {f"{report.__name__}.{name}": getattr(report, name) for name in FIGURES}
 
 
 @pytest.mark.parametrize("name", MEMBERS)
