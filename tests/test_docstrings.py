@@ -7,7 +7,7 @@ import pytest
 
 from focalgeo import calibration, curvature, losses, report
 
-# What the examples take as given: two lines of imports, outputs of a classifier, and a loss to measure.
+# What the examples take as given: imports, outputs of a classifier, and a loss to measure.
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np
 from focalgeo import calibration, curvature, losses, report
@@ -43,7 +43,9 @@ MEMBERS = {
     for face in FACES
     for name, member in vars(face).items()
     if _is_public(name, member)
-} | {f"{report.__name__}.{name}": getattr(report, name) for name in FIGURES}
+}
+MEMBERS |= {f"{report.__name__}.{name}": getattr(report, name) for name in FIGURES}
+MEMBERS["focalgeo.calibration.CalibratedClassifier"] = calibration.CalibratedClassifier  # found on first use alone
 
 
 @pytest.mark.parametrize("name", MEMBERS)
