@@ -22,7 +22,7 @@ rng = np.random.default_rng(0)
 scores = np.float32(rng.normal(size=(300, 3)))
 drawn = np.argmax(scores + rng.gumbel(size=(300, 3)), axis=1)  # labels for which the scores are right
 
-params = {"b": jnp.float32(0.5), "w": jnp.array([1.0, -1.0])}
+params = {"b": jnp.float32(0.5), "w": jnp.float32([1, -1])}
 loss = lambda params: 1.5 * params["b"]**2 + params["b"] * params["w"][0] + params["w"][0]**2 + 2 * params["w"][1]**2
 matvec = lambda vector: curvature.hvp(loss, params, vector)  # by the matrix [[3, 1, 0], [1, 2, 0], [0, 0, 4]]
 key = jax.random.key(0)
@@ -45,7 +45,8 @@ MEMBERS = {
     if _is_public(name, member)
 }
 MEMBERS |= {f"{report.__name__}.{name}": getattr(report, name) for name in FIGURES}
-MEMBERS["focalgeo.calibration.CalibratedClassifier"] = calibration.CalibratedClassifier  # found on first use alone
+# imported on first use; the estimators of one method have docstrings made of its title
+MEMBERS["focalgeo.calibration.CalibratedClassifier"] = calibration.CalibratedClassifier
 
 
 @pytest.mark.parametrize("name", MEMBERS)

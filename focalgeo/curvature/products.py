@@ -48,7 +48,7 @@ def hvp(loss, params: PyTree, vector: PyTree, *, form: str = FORMS[0]) -> PyTree
     Source: Pearlmutter, Fast exact multiplication by the Hessian (1994).
 
     Example:
-        >>> vector = {"b": jnp.float32(1), "w": jnp.array([0.0, 1.0])}
+        >>> vector = {"b": jnp.float32(1), "w": jnp.float32([0, 1])}
         >>> curvature.hvp(loss, params, vector)
         {'b': Array(3., dtype=float32), 'w': Array([1., 4.], dtype=float32)}
     """
@@ -134,7 +134,7 @@ def ggn_vp(outputs, output_loss, params: PyTree, vector: PyTree) -> PyTree:
     Source: Schraudolph, Fast curvature matrix-vector products for second-order gradient descent (2002).
 
     Example:
-        >>> rows = jnp.array([[1.0, 2.0], [0.0, 1.0]])
+        >>> rows = jnp.float32([[1, 2], [0, 1]])
         >>> outputs = lambda params: rows @ params["w"] + params["b"]
         >>> curvature.ggn_vp(outputs, lambda z: jnp.mean(z**2), params, params)
         {'b': Array(-1., dtype=float32), 'w': Array([-0.5, -1.5], dtype=float32)}

@@ -120,7 +120,7 @@ def noise_rises(
     Source: Andriushchenko et al., A modern look at the relationship between sharpness and generalization (2023), Eq. 1.
 
     Example:
-        >>> minimum = {"b": jnp.float32(0), "w": jnp.zeros(2)}
+        >>> minimum = {"b": jnp.float32(0), "w": jnp.float32([0, 0])}
         >>> rises = curvature.noise_rises(loss, minimum, key, 0.1)
         >>> round(float(curvature.sample_mean(rises).value), 3)  # on average sigma^2 / 2 times the trace 9, 0.045
         0.042
@@ -165,7 +165,7 @@ def pac_bayes_sigma(loss, params: PyTree, key: Array | int, *, rise: float = 0.1
     by 0.1. The 0-1 error is replaced by the loss itself, as in Neyshabur et al.
 
     Example:
-        >>> minimum = {"b": jnp.float32(0), "w": jnp.zeros(2)}
+        >>> minimum = {"b": jnp.float32(0), "w": jnp.float32([0, 0])}
         >>> found = curvature.pac_bayes_sigma(loss, minimum, key)  # of many draws sqrt(2 rise / 9) = 0.149
         >>> round(float(found.value), 3), round(float(found.stderr), 3)
         (0.155, 0.012)

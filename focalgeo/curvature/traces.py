@@ -57,8 +57,8 @@ def trace(matvec, like: PyTree, key: Array | int, num_probes: int, *, method: st
 
     Example:
         >>> found = curvature.trace(matvec, params, key, 30)
-        >>> round(float(found.value), 2), round(float(found.stderr), 2)  # the trace is 9
-        (8.87, 0.37)
+        >>> round(float(found.value)), round(float(found.stderr), 1)
+        (9, 0.4)
     """
     layout, product, key = flat_matvec(matvec, like, key)
     checks.check_choice("method", method, LEAST_PRODUCTS)
