@@ -55,7 +55,14 @@ class _OneLine(Exception):
 
 
 class InputError(_OneLine, ValueError):
-    """The user's input is wrong; the message is one line: what, where, how to correct it."""
+    """The user's input is wrong; the message is one line: what, where, how to correct it.
+
+    Example:
+        >>> losses.make_loss("focl_loss")
+        Traceback (most recent call last):
+            ...
+        focalgeo.types.InputError: loss is 'focl_loss': did you mean 'focal_loss'?
+    """
 
     exit_code = 2
 
@@ -87,11 +94,30 @@ class Interrupted(BaseException):
 
 
 class ProbabilityWarning(UserWarning):
-    """Probabilities were given where logits belong, by all appearance."""
+    """Probabilities were given where logits belong, by all appearance.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     fitted = calibration.fit("temperature_scaling", np.exp(log_probs), labels)
+        >>> caught[0].category.__name__
+        'ProbabilityWarning'
+    """
 
 
 class DataWarning(UserWarning):
-    """Something speaks against a classifier's outputs: the order of columns, chance, rows that val and test share."""
+    """Something speaks against a classifier's outputs: the order of columns, chance, rows that val and test share.
+
+    Example:
+        >>> import warnings
+        >>> both = (scores, drawn), (scores, drawn)  # val is test
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     result = calibration.compare(*both, methods=["temperature_scaling"], num_resamples=100)
+        >>> str(caught[0].message)[:43]
+        '300 of 300 rows of test are rows of val too'
+    """
 
 
 def look_like_probabilities(scores: np.ndarray, tolerance: float = 1e-3) -> bool:

@@ -70,6 +70,12 @@ def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: 
 
     Source: Platt, Advances in Large Margin Classifiers (1999), of the log-odds as his classifier's output; Kull, Silva
     Filho & Flach, AISTATS 2017, Eq. 3; Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, and probmetrics 1.3.0.
+
+    Example:
+        >>> square, a, b, c = np.float32([0, 0.5, 0.5, -0.2])  # Platt's sigmoid(s / 2 - 0.2)
+        >>> platt = calibration.logistic_calibration(two_classes, square, a, b, c)
+        >>> print(np.exp(platt[:, 1]).round(4))
+        [0.2144 0.2905 0.349  0.5007 0.6208 0.7107]
     """
     columns = _columns(maps.rows_beside("logits", logits, square, a, b, c))
     space, dtype = maps.namespace(columns[0]), columns[0].dtype
@@ -90,6 +96,11 @@ def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabiliti
         [..., 2] float32, normalised. The predicted class may differ from that of the logits.
 
     Source: Zadrozny & Elkan, KDD 2002.
+
+    Example:
+        >>> steps = np.float32([-2, 0, 2]), np.float32([0.2, 0.4, 0.7])
+        >>> print(np.exp(calibration.binary_isotonic_calibration(two_classes, *steps)[:, 1]).round(4))
+        [0.2    0.2614 0.3153 0.4608 0.6079 0.7   ]
     """
     log_q, log_p = _two_classes(logits)
     space = maps.namespace(log_p)
@@ -227,6 +238,10 @@ def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> S
     """Mean of (P(1) - y)^2, 0 to 1: half of `brier`.
 
     Source: Brier, Monthly Weather Review 78 (1950); halved, as scikit-learn's brier_score_loss.
+
+    Example:
+        >>> round(float(calibration.binary_brier(two_classes, outcomes)), 4)
+        0.225
     """
     return BRIER(log_probs, labels, mask)
 
@@ -236,6 +251,10 @@ def rms_calibration_error(log_probs: LogProbs, labels: Labels, *, num_bins: int 
     """Root of sum_i (n_i / N) (share of label 1 - mean P(1))^2 over the bins of `binary_ece`, as a fraction.
 
     Source: Nguyen & O'Connor, EMNLP 2015, with bins of equal width.
+
+    Example:
+        >>> round(float(calibration.rms_calibration_error(two_classes, outcomes, num_bins=2)), 4)
+        0.1179
     """
     return RMS(log_probs, labels, mask, num_bins)
 
@@ -249,6 +268,10 @@ def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -
     NaN where every p is 0, 1/2 or 1. Examples are taken for independent.
 
     Source: Spiegelhalter, Statistics in Medicine 5 (1986).
+
+    Example:
+        >>> round(float(calibration.spiegelhalter_z(two_classes, outcomes)), 4)
+        0.7647
     """
     return Z(log_probs, labels, mask)
 
@@ -261,6 +284,10 @@ def calibration_slope(log_probs: LogProbs, labels: Labels, *, mask: Mask = None)
     where some P(1) is 0 or 1. Absolute error 1e-4, tested in tests/calibration/test_binary.py.
 
     Source: Cox, Biometrika 45 (1958).
+
+    Example:
+        >>> round(float(calibration.calibration_slope(two_classes, outcomes)), 4)
+        0.6144
     """
     return _recalibrated(log_probs, labels, mask, slope=True)
 
@@ -273,6 +300,10 @@ def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = N
     tests/calibration/test_binary.py.
 
     Source: Cox, Biometrika 45 (1958), with the slope at 1.
+
+    Example:
+        >>> round(float(calibration.calibration_intercept(two_classes, outcomes)), 4)
+        0.1051
     """
     return _recalibrated(log_probs, labels, mask, slope=False)
 
@@ -323,6 +354,10 @@ def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     tested in tests/calibration/test_binary.py.
 
     Source: Austin & Steyerberg, Statistics in Medicine 38 (2019); Cleveland & Devlin, JASA 83 (1988).
+
+    Example:
+        >>> round(float(calibration.ici(two_classes, outcomes)), 4)
+        0.2584
     """
     p, outcome, weight = class_one(checks.examples(log_probs, labels, mask))
     counted, p = weight > 0, jnp.where(weight > 0, p, 0)

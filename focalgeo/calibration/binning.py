@@ -98,6 +98,11 @@ def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
         mask: Bool [examples], or how often each example counts; None counts each once.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 2 (their figures use 25 bins, their tables 15).
+
+    Example:
+        >>> bins = calibration.reliability(log_probs, labels, num_bins=3)
+        >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
+        [0. 3. 1.] [   nan 0.6001 0.8438] [   nan 0.3333 1.    ]
     """
     return of_bins(named_empty)(log_probs, labels, mask, num_bins)
 
@@ -111,6 +116,11 @@ def adaptive_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int =
     size or stay empty. Arguments as `reliability`; of weights that are not whole numbers N / M is not rounded.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3. The published code interpolates edges instead and drops examples.
+
+    Example:
+        >>> bins = calibration.adaptive_reliability(log_probs, labels, num_bins=2)
+        >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
+        [2. 2.] [0.5675 0.7545] [0. 1.]
     """
     return named_empty(equal_mass(*top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins))
 

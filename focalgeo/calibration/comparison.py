@@ -73,6 +73,15 @@ def choose(
         prefer: "least", or "plain" for a choice among all single maps that keep the predicted class.
         test: `temperature_score_test` of the outputs as given on all examples.
         absent: Whether a class has no example among those that were fitted on.
+
+    Example:
+        >>> from focalgeo.rows import Difference
+        >>> methods = {name: calibration.METHODS[name] for name in ("uncalibrated", "temperature_scaling")}
+        >>> fits = calibration.fit_methods(methods, logits, labels, settings={"criteria": ("nll",)})
+        >>> numbers = -0.03, -0.04, -0.02, 0.001, 500  # nats, their interval, the p-value, examples
+        >>> less = Difference("nll_difference", *numbers, "cross_fit", "temperature_scaling", "uncalibrated", "nll")
+        >>> calibration.choose(fits, [less], criterion="nll").fitted.method.name
+        'temperature_scaling'
     """
     uncalibrated = next(fitted for fitted in fits if fitted.criterion is None)
     compared = [uncalibrated, *(fits[index] for index in metric_rows.candidates(fits, criterion))]
@@ -201,6 +210,11 @@ def compare(
             of test; what `Outputs` have of them is taken else.
 
     What speaks against the outputs is warned of as DataWarning. A number that is not finite is a RunError.
+
+    Example:
+        >>> result = calibration.compare((3 * scores, drawn), methods=["temperature_scaling"], num_resamples=100)
+        >>> result.choice.fitted.method.name, round(result.choice.fitted.searched["temperature"], 1)
+        ('temperature_scaling', 2.9)
     """
     if num_resamples is not None:
         checks.count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
@@ -284,7 +298,12 @@ def compare(
 
 
 def usual_resamples(*sizes: int) -> int:
-    """1,000, of many examples so few that they are 1e8 in all, and 100 at least: an interval's width is off by 7%."""
+    """1,000, of many examples so few that they are 1e8 in all, and 100 at least: an interval's width is off by 7%.
+
+    Example:
+        >>> calibration.usual_resamples(10_000), calibration.usual_resamples(500_000)
+        (1000, 200)
+    """
     return int(np.clip(_MOST_DRAWN // max(sizes), FEWEST_RESAMPLES, 1000))
 
 
@@ -318,7 +337,13 @@ def checked_methods(
     num_classes: int,
     also: Collection[str] = (),
 ) -> dict[str, Method]:
-    """The methods that `compare` compares with these arguments, plainest first; `also` are names alone."""
+    """The methods that `compare` compares with these arguments, plainest first; `also` are names alone.
+
+    Example:
+        >>> given = {"criteria": (), "metrics": ("nll",), "trained_gamma": None, "num_classes": 3}
+        >>> list(calibration.checked_methods(["vector_scaling", "temperature_scaling"], criterion="ece", **given))
+        ['uncalibrated', 'temperature_scaling', 'vector_scaling']
+    """
     usual = (*DEFAULT_METHODS, *(("stacking",) if criterion == "nll" else ()))
     names = checks.names("methods", usual if methods is None else methods, METHODS)
     checks.names("criteria", criteria, CRITERIA)

@@ -84,6 +84,14 @@ def prediction_sets(
     Source: Vovk, Gammerman & Shafer (2005); Sadinle, Lei & Wasserman, JASA 114 (2019), lac; Romano, Sesia & Candes,
     NeurIPS 2020, aps; Angelopoulos et al., ICLR 2021, raps; Ding et al., NeurIPS 2023, clusters of classes; Lee,
     Barber & Willett, arXiv 2306.06342, clusters of examples.
+
+    Example:
+        >>> sets = calibration.prediction_sets(log_probs, labels, log_probs, coverage=0.6)
+        >>> print(sets.members.astype(int), round(float(sets.thresholds[0]), 4), sets.expected)
+        [[1 0 0]
+         [0 1 0]
+         [1 0 1]
+         [0 1 0]] 0.6928 0.6
     """
     checks.check_choice("kind", kind, KINDS)
     checks.check_choice("part", part, PARTS)
@@ -155,6 +163,12 @@ def answers(
 
     Source: Angelopoulos et al., learn then test, arXiv 2110.01052; Geifman & El-Yaniv, NeurIPS 2017; Clopper & Pearson,
     Biometrika 26 (1934).
+
+    Example:
+        >>> val = np.repeat(log_probs, 100, axis=0), np.repeat(labels, 100)  # half is wrong, and less sure
+        >>> found = calibration.answers(*val, log_probs, error_at_most=0.1)
+        >>> found.answered.tolist(), round(found.share, 2), round(found.high, 4)
+        ([True, True, False, False], 0.5, 0.0149)
     """
     _check_share("error_at_most", error_at_most)
     _check_share("confidence", confidence)
@@ -189,6 +203,12 @@ def least_cost(log_probs: LogProbs, costs: Float[Array, "classes actions"]) -> A
             action is the predicted class, and its cost the share of errors.
 
     Source: Elkan, IJCAI 2001.
+
+    Example:
+        >>> costs = np.float32([[0, 1, 0.3], [1, 0, 0.3], [1, 1, 0.3]])  # name class 0, name class 1, ask
+        >>> action, cost = calibration.least_cost(log_probs, costs)
+        >>> print(action, cost.round(4))
+        [2 1 2 2] [0.3    0.1562 0.3    0.3   ]
     """
     rows = np.asarray(checks.score_rows("log_probs", log_probs, shape=(None, None)), np.float64)
     costs = np.asarray(checks.number_array("costs", costs), np.float64)
@@ -276,6 +296,13 @@ def decided(
     held_back, test: `Outputs`. Of sets: "set_size", "set_coverage" and, of `held_back`, "expected_coverage"; of
     answers: "answered", "answered_error" and "answered_bound"; and "error_of_share", with the share of test that is
     answered as its group, of the most confident twentieth, two twentieths, ...
+
+    Example:
+        >>> split = calibration.Outputs(logits, labels)
+        >>> fits = [calibration.fit("temperature_scaling", *split[:2])]
+        >>> rows, arrays = calibration.decided(fits, split, split, coverage=0.6)
+        >>> [(row.name, round(row.value, 4)) for row in rows[:3]]
+        [('set_size', 1.25), ('expected_coverage', 0.6), ('set_coverage', 0.75)]
     """
     rows: list[Row] = []
     arrays: dict[str, Array] = {}

@@ -57,6 +57,12 @@ def dense(
         Comparison, as of `compare`, with temperature scaling chosen where its fit converged. Intervals are those of
         `bootstrap` with images as clusters. T is that of a fit of all pixels at once within 1e-4 relative, and the
         metrics are theirs within 1e-5 (tests/calibration/test_dense.py).
+
+    Example:
+        >>> images, truth = 3 * scores.reshape(4, 5, 15, 3), drawn.reshape(4, 5, 15)
+        >>> result = calibration.dense((images[:2], truth[:2]), (images[2:], truth[2:]), num_resamples=100)
+        >>> round(result.choice.fitted.searched["temperature"], 1)
+        2.3
     """
     checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
     checks.check_bins(num_bins)

@@ -89,6 +89,13 @@ def temperature_scaling(logits: Rows, temperature: Numbers) -> Rows:
         tests/calibration/test_maps.py.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 2.
+
+    Example:
+        >>> print(np.exp(calibration.temperature_scaling(logits, 2.0)).round(4))
+        [[0.5065 0.3072 0.1863]
+         [0.1402 0.6285 0.2312]
+         [0.4192 0.2543 0.3265]
+         [0.2272 0.481  0.2918]]
     """
     return normalised(scaled(logits, _per_row("temperature", temperature, logits, above=0)), top_class(logits))
 
@@ -108,6 +115,13 @@ def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 4, Eq. (1). The map need not raise the top probability
     where that is below 1/2: their Proposition 5 is false for four or more classes.
+
+    Example:
+        >>> print(np.exp(calibration.focal_calibration(log_probs, 2.0)).round(4))
+        [[0.8838 0.0875 0.0287]
+         [0.0029 0.9895 0.0076]
+         [0.6478 0.1187 0.2334]
+         [0.0552 0.8455 0.0993]]
     """
     return _focal(log_probs, _per_row("gamma", gamma, log_probs, above=-1), top_class(log_probs))
 
@@ -127,6 +141,13 @@ def focal_temperature_scaling(logits: Rows, gamma: Numbers, temperature: Numbers
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 4.2 (their published code offers the other order, which
     differs).
+
+    Example:
+        >>> print(np.exp(calibration.focal_temperature_scaling(logits, 2.0, 2.0)).round(4))
+        [[0.6478 0.2334 0.1187]
+         [0.0552 0.8455 0.0993]
+         [0.4866 0.2087 0.3047]
+         [0.1627 0.6064 0.231 ]]
     """
     gamma = _per_row("gamma", gamma, logits, above=-1)
     temperature = _per_row("temperature", temperature, logits, above=0)
@@ -198,6 +219,14 @@ def focal_vector_scaling(
 
     Source: our own; of its parts Komisarenko & Kull, arXiv 2408.11598, section 4.2, and Guo et al., arXiv 1706.04599,
     section 4.2.
+
+    Example:
+        >>> scales, biases = np.float32([1, 0.8, 1]), np.float32([0, 0, 0.3])
+        >>> print(np.exp(calibration.focal_vector_scaling(logits, 0.0, 1.5, scales, biases)).round(4))
+        [[0.4965 0.3268 0.1767]
+         [0.0867 0.6853 0.228 ]
+         [0.3765 0.2593 0.3642]
+         [0.1675 0.5168 0.3156]]
     """
     log_probs = focal_temperature_scaling(rows_beside("logits", logits, scales, biases), gamma, temperature)
     scales = _shaped("scales", scales, log_probs.shape[-1:], log_probs)
@@ -302,6 +331,10 @@ def binary_focal_calibration(log_odds: Numbers, gamma: Numbers) -> Float[Array, 
         tests/calibration/test_maps.py; below -0.9 rounding grows as 1 / (1 + gamma).
 
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 2.
+
+    Example:
+        >>> print(np.asarray(calibration.binary_focal_calibration(np.float32([-1, 0, 2]), 2.0)).round(4))
+        [-2.6817  0.      5.3984]
     """
     checks.check_above("gamma", gamma, -1)
     log_odds, gamma = checks.broadcast(log_odds=log_odds, gamma=gamma)
@@ -329,6 +362,14 @@ def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
 
     Source: the map is Komisarenko & Kull, arXiv 2408.11598, Proposition 4; they state that it is bijective, and give
     its inverse for two classes only in words.
+
+    Example:
+        >>> focal = calibration.inverse_focal_calibration(log_probs, 2.0)  # a minimiser is less sure
+        >>> print(np.exp(np.asarray(focal)).round(4))
+        [[0.5208 0.3264 0.1528]
+         [0.1096 0.6308 0.2596]
+         [0.4309 0.2372 0.3319]
+         [0.2075 0.4941 0.2984]]
     """
     checks.check_interval("gamma", gamma, 0)
     (log_probs,) = checks.floats(checks.score_rows("log_probs", log_probs))

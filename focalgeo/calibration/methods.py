@@ -45,7 +45,16 @@ class Method(NamedTuple):
 
 
 class ConvergenceWarning(UserWarning):
-    """A fit ended at an end of its range, or did not converge."""
+    """A fit ended at an end of its range, or did not converge.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", calibration.ConvergenceWarning)
+        ...     fitted = calibration.fit("temperature_scaling", logits, np.argmax(logits, axis=1))  # all right
+        >>> fitted.converged, round(fitted.searched["temperature"], 4)
+        (False, 0.01)
+    """
 
 
 class Calibrated(NamedTuple):
@@ -162,7 +171,15 @@ def plain_numbers(params: Mapping[str, Array]) -> dict[str, Any]:
 def calibrator_json(
     fitted: Fitted, *, inputs: Mapping[str, Any] | None = None, fits: Sequence[Fitted] = ()
 ) -> dict[str, Any]:
-    """The object that calibrator.json holds: the fitted method, checksums of what it was made from, and other fits."""
+    """The object that calibrator.json holds: the fitted method, checksums of what it was made from, and other fits.
+
+    Example:
+        >>> fitted = calibration.fit("temperature_scaling", logits, labels)
+        >>> list(calibration.calibrator_json(fitted))
+        ['format', 'version', 'method', 'criterion', 'num_classes', 'parameters', 'inputs', 'fits']
+        >>> calibration.calibrator_json(fitted)["method"]
+        'temperature_scaling'
+    """
     if fitted.num_classes is None:
         raise InputError("the number of classes is not known: give num_classes to Fitted, or use calibration.fit")
     for name, value in fitted.parameters.items():
@@ -196,7 +213,15 @@ class _Stored(msgspec.Struct):
 
 
 def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
-    """The fitted method that calibrator.json holds, ready to predict."""
+    """The fitted method that calibrator.json holds, ready to predict.
+
+    Example:
+        >>> fitted = calibration.fit("temperature_scaling", logits, labels)
+        >>> with open("calibrator.json", "w") as file:
+        ...     _ = file.write(fitted.to_json())
+        >>> print(calibration.read_calibrator("calibrator.json").predict_proba(logits[:1]).round(4))
+        [[0.6759 0.2394 0.0848]]
+    """
     files.check_regular(Path(path))
     try:
         stored = msgspec.json.decode(Path(path).read_bytes(), type=_Stored)

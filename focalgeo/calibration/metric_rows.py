@@ -43,6 +43,13 @@ def calibration_rows(
     right.
 
     A number that is not finite is a RunError.
+
+    Example:
+        >>> fitted = calibration.fit("temperature_scaling", logits, labels)
+        >>> sample = calibration.Sample("val", labels, [fitted.calibrated(logits)], key, 2, 100)
+        >>> rows = calibration.calibration_rows(sample, names=["nll"])
+        >>> [(row.name, round(row.value, 2), round(row.low, 2), round(row.high, 2)) for row in rows]
+        [('nll', 0.81, 0.18, 1.31), ('reliability', 0.5, 0.15, 0.85)]
     """
     return _rows(sample, metrics.metric_entries(names), reliability, "reliability", pairs)
 
@@ -87,6 +94,11 @@ def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fi
 
     A number's row is named as it is in the method's params, but "gamma", which is "calibration_gamma": a row's tag
     gamma is the training's. Of a mixture the shares have rows, the numbers of its members not.
+
+    Example:
+        >>> fits = [calibration.fit("temperature_scaling", logits, labels)]
+        >>> [(row.name, row.method, round(row.value, 2), row.n) for row in calibration.fit_rows(fits, n=4)]
+        [('temperature', 'temperature_scaling', 0.96, 4)]
     """
     return [
         finite(Fit(_NAMES.get(name, name), float(value), n, split, fit.method.name, fit.criterion))
@@ -158,7 +170,16 @@ def reliability_rows(
 
 
 def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]:
-    """Indices in `fits` of one fit of each fitted method: that by `criterion`, or else the first that there is."""
+    """Indices in `fits` of one fit of each fitted method: that by `criterion`, or else the first that there is.
+
+    Example:
+        >>> methods = {name: calibration.METHODS[name] for name in ("uncalibrated", "temperature_scaling")}
+        >>> fits = calibration.fit_methods(methods, logits, labels, settings={"criteria": ("nll", "ece")})
+        >>> [(fit.method.name, fit.criterion) for fit in fits]
+        [('uncalibrated', None), ('temperature_scaling', 'nll'), ('temperature_scaling', 'ece')]
+        >>> calibration.candidates(fits, "ece")
+        [2]
+    """
     positions: dict[str, int] = {}
     for index, fit in enumerate(fits):
         if fit.criterion is not None and (fit.method.name not in positions or fit.criterion == criterion):
@@ -170,6 +191,13 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
     """Pairs (method, against) of positions in `calibrated`, plainest method first: each against every earlier one.
 
     And each but the first against the first of the `candidates` by `criterion`.
+
+    Example:
+        >>> names = "uncalibrated", "temperature_scaling", "focal_temperature_scaling"
+        >>> methods = {name: calibration.METHODS[name] for name in names}
+        >>> fits = calibration.fit_methods(methods, logits, labels, settings={"criteria": ("nll",)})
+        >>> calibration.comparisons(fits, "nll")
+        [(1, 0), (2, 0), (2, 1)]
     """
     plainest = candidates(calibrated, criterion)[:1]
     pairs = permutations(range(len(calibrated)), 2)

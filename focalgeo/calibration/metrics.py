@@ -39,6 +39,10 @@ def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
     gradients. Absolute error 1e-6, tested in tests/calibration/test_metrics.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 1, 15 bins in their tables.
+
+    Example:
+        >>> round(float(calibration.ece(log_probs, labels, num_bins=3)), 4)
+        0.2391
     """
     return binning.ECE(log_probs, labels, mask, num_bins)
 
@@ -48,6 +52,10 @@ def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mas
     """Equal-mass ECE: as `ece`, over bins that hold equally many examples, see `adaptive_reliability`.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3, by rank: no example is dropped, as their published code does.
+
+    Example:
+        >>> round(float(calibration.adaptive_ece(log_probs, labels, num_bins=2)), 4)
+        0.4065
     """
     return binning.adaptive_ece_of(checks.examples(log_probs, labels, mask, num_bins=num_bins), num_bins)
 
@@ -62,6 +70,10 @@ def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
     """Maximum calibration error max_i |accuracy_i - confidence_i| over the equal-width bins that are not empty.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 2.
+
+    Example:
+        >>> round(float(calibration.mce(log_probs, labels, num_bins=3)), 4)
+        0.2668
     """
     return _MCE(log_probs, labels, mask, num_bins)
 
@@ -74,6 +86,10 @@ def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, ma
     """Mean over classes of the ECE of p_k as a prediction of "the label is k", with equal-width bins.
 
     A class that no label has still counts, and so does p_k = 0 (the published code drops both).
+
+    Example:
+        >>> round(float(calibration.classwise_ece(log_probs, labels, num_bins=3)), 4)
+        0.2356
     """
     return _CLASSWISE(log_probs, labels, mask, num_bins)
 
@@ -98,6 +114,12 @@ def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar
     """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0.
 
     Of soft labels q [examples, classes], rows that sum to 1, -sum_k q_k log p_k.
+
+    Example:
+        >>> round(float(calibration.nll(log_probs, labels)), 4)
+        0.8055
+        >>> round(float(calibration.nll(log_probs, labels, weights=np.float32([1, 1, 2, 0]))), 4)
+        0.7345
     """
     return binning.NLL(log_probs, labels, mask, soft=True)
 
@@ -107,6 +129,10 @@ def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scal
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2.
 
     Of soft labels q [examples, classes], rows that sum to 1, its mean sum_k (p_k - q_k)^2 + q_k (1 - q_k) over q.
+
+    Example:
+        >>> round(float(calibration.brier(log_probs, labels)), 4)
+        0.4991
     """
     return _BRIER(log_probs, labels, mask, soft=True)
 
@@ -126,7 +152,12 @@ _BRIER = binning.mean_of(_squared_error)
 
 @binning.weighted
 def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
-    """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted."""
+    """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted.
+
+    Example:
+        >>> round(float(calibration.accuracy(log_probs, labels)), 4)
+        0.5
+    """
     return _ACCURACY(log_probs, labels, mask)
 
 
@@ -147,6 +178,11 @@ def high_confidence(
     """Share of examples whose confidence is `threshold`, 0 to 1, or more, to 1e-6, and their accuracy.
 
     Source: Mukhoti et al., arXiv 2002.09437, Table 6 (|S99|).
+
+    Example:
+        >>> sure = calibration.high_confidence(log_probs, labels, 0.6)
+        >>> round(float(sure.fraction), 2), round(float(sure.accuracy), 4)
+        (0.75, 0.6667)
     """
     checks.check_interval("threshold", threshold, 0, 1)
     return _sure(threshold)(log_probs, labels, mask)
@@ -169,6 +205,12 @@ def log_probabilities(
     Rows [..., classes] sum to 1 within 0.01. The default floor, 1.2e-38, is the least number of full precision in
     float32: an NLL says no more than 87.3 of an example whose true class has probability 0. Of rounded probabilities
     half the unit of rounding is a better one, of votes half a vote: 0.5 / trees. Rows are then divided by their sums.
+
+    Example:
+        >>> votes = np.float32([[0, 50], [20, 30]])
+        >>> print(np.asarray(calibration.log_probabilities(votes / 50, floor=0.01)).round(4))
+        [[-4.6151 -0.01  ]
+         [-0.9163 -0.5108]]
     """
     rows = checks.score_rows("probs", probs)
     checks.check_distribution("probs", rows, off=OFF_ONE)
@@ -191,6 +233,10 @@ def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Sca
     summation of the kernel by tests/calibration/test_metrics.py.
 
     Source: Blasiok and Nakkiran, arXiv 2309.12236, the reflected kernel and the fixed point of the width.
+
+    Example:
+        >>> round(float(calibration.smooth_ece(log_probs, labels)), 4)
+        0.1797
     """
     return _SMOOTH(log_probs, labels, mask)
 
@@ -236,6 +282,10 @@ def debiased_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mas
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator. Roelofs et al., arXiv 2012.08668, call it
     ECE debiased and advise bins of equal mass, which are used here.
+
+    Example:
+        >>> round(float(calibration.debiased_ece(log_probs, labels, num_bins=2)), 4)
+        0.4372
     """
     return jnp.sqrt(jnp.maximum(debiased_squared_ece(log_probs, labels, num_bins=num_bins, mask=mask), 0))
 
@@ -250,6 +300,10 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
     nothing of its variance and counts as 0.
 
     Source: Kumar, Liang and Ma, arXiv 1909.10155, the debiased estimator of the squared error.
+
+    Example:
+        >>> round(float(calibration.debiased_squared_ece(log_probs, labels, num_bins=2)), 4)
+        0.1912
     """
     bins = binning.equal_mass(*_top(log_probs, labels, mask, num_bins), num_bins)
     variance = bins.accuracy * (1 - bins.accuracy) / jnp.maximum(bins.count - 1, 1)
@@ -258,7 +312,13 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
 
 @binning.weighted
 def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
-    """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1."""
+    """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1.
+
+    Example:
+        >>> bins = calibration.binary_reliability(two_classes, outcomes, num_bins=2)
+        >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
+        [3. 3.] [0.2    0.7667] [0.3333 0.6667]
+    """
     return binning.of_bins(binning.named_empty, binary.class_one)(log_probs, labels, mask, num_bins)
 
 
@@ -268,6 +328,10 @@ def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask:
 
     log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
     tests/calibration/test_metrics.py.
+
+    Example:
+        >>> round(float(calibration.binary_ece(two_classes, outcomes, num_bins=2)), 4)
+        0.1167
     """
     return binning.expected_gap(binary.class_one)(log_probs, labels, mask, num_bins)
 
@@ -279,6 +343,10 @@ def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, m
     Overconfidence plus underconfidence is `ece`; overconfidence less underconfidence is mean confidence less accuracy.
     Thulasidasan et al., arXiv 1905.11001, multiply each bin by its confidence besides; this does not. Tested in
     tests/calibration/test_metrics.py.
+
+    Example:
+        >>> round(float(calibration.overconfidence(log_probs, labels, num_bins=3)), 4)
+        0.2001
     """
     return _OVER(log_probs, labels, mask, num_bins)
 
@@ -288,7 +356,12 @@ _OVER = binning.of_bins(lambda bins: binning.bin_mean(bins, jnp.maximum(bins.con
 
 @binning.weighted
 def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
-    """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`."""
+    """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`.
+
+    Example:
+        >>> round(float(calibration.underconfidence(log_probs, labels, num_bins=3)), 4)
+        0.0391
+    """
     return _UNDER(log_probs, labels, mask, num_bins)
 
 
@@ -314,6 +387,13 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
 
     Source: DeGroot and Fienberg, The Statistician 32 (1983); the within-bin part is that of Stephenson, Coelho and
     Jolliffe, Weather and Forecasting 23 (2008).
+
+    Example:
+        >>> split = calibration.brier_split(log_probs, labels, num_bins=3)
+        >>> [round(float(part), 3) for part in split]
+        [0.235, 0.375, -0.111]
+        >>> round(float(sum(split) - calibration.brier(log_probs, labels)), 5)
+        0.0
     """
     return _SPLIT(log_probs, labels, mask, num_bins)
 
@@ -343,6 +423,10 @@ def confidence_auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) 
     tests/calibration/test_metrics.py; counts of examples are exact in float32 up to 2^24.
 
     Source: Hanley and McNeil, Radiology 143 (1982), the area as a Mann-Whitney statistic.
+
+    Example:
+        >>> round(float(calibration.confidence_auroc(log_probs, labels)), 4)
+        1.0
     """
     return _area(_top(log_probs, labels, mask))
 
@@ -353,6 +437,10 @@ def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 
     log_probs float [examples, 2]; NaN where all labels are equal. P(class 1) within 5e-7 are tied, those that round to
     0 or 1 too.
+
+    Example:
+        >>> round(float(calibration.auroc(two_classes, outcomes)), 4)
+        0.7778
     """
     return _area(binary.class_one(checks.examples(log_probs, labels, mask)))
 
@@ -374,6 +462,10 @@ def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
 
     Source: Geifman, Uziel and El-Yaniv, arXiv 1805.08206, section 2, with the thresholds at the confidences; the curve
     is that of Geifman and El-Yaniv, arXiv 1705.08500.
+
+    Example:
+        >>> round(float(calibration.aurc(log_probs, labels)), 4)
+        0.2083
     """
     right, wrong, first, _ = _ranked(_top(log_probs, labels, mask))
     count = right + wrong
@@ -492,7 +584,13 @@ def all_metrics(
     weights: Mask = None,
     names: Iterable[str] = DEFAULT_METRICS,
 ) -> dict[str, Scalar]:
-    """The metrics of METRICS with these names; with num_bins and names bound it is a metric for `bootstrap`."""
+    """The metrics of METRICS with these names; with num_bins and names bound it is a metric for `bootstrap`.
+
+    Example:
+        >>> found = calibration.all_metrics(log_probs, labels, num_bins=3)
+        >>> {name: round(float(value), 4) for name, value in found.items()}
+        {'accuracy': 0.5, 'ece': 0.2391, 'adaptive_ece': 0.4065, 'nll': 0.8055, 'brier': 0.4991}
+    """
     mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
     return metrics_of(log_probs, labels, mask, entries=metric_entries(names), num_bins=num_bins)
 

@@ -30,6 +30,11 @@ def binary_outputs(
         Outputs of rows * labels examples, row by row, with logits (0, s). Groups are the labels, so that
         "temperature_scaling_by_group" has a temperature for each and "macro_class1_ece" is the mean of their ECE;
         clusters are the rows, so that intervals draw whole rows.
+
+    Example:
+        >>> tags = calibration.binary_outputs(np.float32([[2, -1], [0, 1]]), [[1, 0], [1, 1]], ["cat", "dog"])
+        >>> print(tags.labels, tags.group, tags.clusters)
+        [1 0 1 1] ['cat' 'dog' 'cat' 'dog'] [0 0 1 1]
     """
     scores, labels = np.asarray(checks.score_rows("scores", scores, shape=(None, None))), np.asarray(labels)
     if labels.shape != scores.shape or not np.isin(labels, (0, 1)).all():

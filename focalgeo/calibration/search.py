@@ -73,6 +73,11 @@ def grid_search(
         edge; tested in tests/calibration/test_search.py.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, sections 4.2 and 5.1 (their grid has no gamma = 0).
+
+    Example:
+        >>> best = calibration.grid_search(logits, labels, [0.0, 1.0], [1.0, 1.5, 2.0], criterion="nll")
+        >>> float(best.gamma), float(best.temperature), round(float(best.value), 4)
+        (0.0, 1.0, 0.8055)
     """
     gammas, temperatures = checked_grid(gammas, temperatures, criterion, num_bins)
     examples = checks.predicted_logits(logits, labels, mask, weights)
@@ -134,6 +139,13 @@ def best_point(
         temperatures: Float [temperatures].
         criterion: "nll" or the ECE of the search ("ece" and "adaptive_ece" both stand for search.ece).
         gamma: Only points of this gamma are considered; None considers all.
+
+    Example:
+        >>> grid = [0.0, 1.0], [1.0, 1.5, 2.0]
+        >>> search = calibration.grid_search(logits, labels, *grid)
+        >>> best = calibration.best_point(search, *grid, criterion="nll", gamma=0.0)
+        >>> float(best.temperature), round(float(best.value), 4)
+        (1.0, 0.8055)
     """
     gammas, temperatures = np.asarray(gammas, np.float32), np.asarray(temperatures, np.float32)
     rows = slice(None) if gamma is None else np.flatnonzero(gammas == np.float32(gamma))
@@ -185,6 +197,11 @@ def line_search(
 
     Source: Komisarenko & Kull, arXiv 2408.11598, section 5.2: the best T is nearly linear in gamma. They name no two
     gammas; the ends are our choice. They count 3 m evaluations for m temperatures and m points of the line.
+
+    Example:
+        >>> best = calibration.line_search(logits, labels, [0.0, 0.5, 1.0], [1.0, 1.5, 2.0], criterion="nll")
+        >>> float(best.gamma), float(best.temperature), round(float(best.value), 4)
+        (0.0, 1.0, 0.8055)
     """
     gammas, temperatures = checked_grid(gammas, temperatures, criterion, num_bins, whole=False)
     examples = checks.predicted_logits(logits, labels, mask, weights)

@@ -165,6 +165,13 @@ def lambda_max(
     tests/curvature/test_lanczos.py.
 
     Source: as for `extreme_eigenvalues`.
+
+    Example:
+        >>> top = curvature.lambda_max(matvec, params, key)
+        >>> round(float(top.value), 4), int(top.num_matvecs)
+        (4.0, 4)
+        >>> print(np.abs(top.vector["w"]).round(3))
+        [0. 1.]
     """
     return _only(extreme_eigenvalues(matvec, like, key, max_products=max_products, tolerance=tolerance))
 
@@ -216,6 +223,12 @@ def extreme_eigenvalues(
 
     Source: Golub and Underwood, The block Lanczos method (1977), one vector at a time (Ruhe 1979); Gram-Schmidt twice
     (Giraud et al. 2005).
+
+    Example:
+        >>> print(curvature.extreme_eigenvalues(matvec, params, key, k=2).value.round(3))
+        [4.    3.618]
+        >>> print(curvature.extreme_eigenvalues(matvec, params, key, which="smallest").value.round(3))
+        [1.382]
     """
     layout, product, key = flat_matvec(matvec, like, key)
     k = checks.count("k", k, 1, layout.size)

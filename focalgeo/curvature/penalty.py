@@ -48,6 +48,11 @@ def value_and_trace(
     tests/curvature/test_penalty.py.
 
     Source: Kimura and Naganuma, Geometric Insights into Focal Loss, Eq. 33; probes of Hutchinson (1990).
+
+    Example:
+        >>> value, trace = curvature.value_and_trace(loss, params, key)
+        >>> float(value), float(trace) in (7, 11)  # by the probe's signs; the trace is 9
+        (3.875, True)
     """
     key = checks.prng_key(key)
     num_probes = checks.count("num_probes", num_probes, 1, MOST_PROBES)
@@ -71,6 +76,12 @@ def with_trace_penalty(loss: Callable[..., Array], weight: float | Array) -> Cal
         weight: a number; it may be traced.
 
     Source, accuracy: as for `value_and_trace`; tests/curvature/test_penalty.py.
+
+    Example:
+        >>> squares = lambda params: 2 * params["w"] @ params["w"]  # 4, and its Hessian's trace is 8
+        >>> penalised = curvature.with_trace_penalty(squares, 0.1)
+        >>> round(float(penalised(params, key)), 4)
+        4.8
     """
 
     def penalised(params, key, *inputs):
@@ -121,6 +132,12 @@ def outputs_and_trace(
 
     Source: as for `value_and_trace`; Schraudolph (2002) for the Gauss-Newton product; Kwon et al., ASAM (2021) for the
     elementwise scale.
+
+    Example:
+        >>> network, squares = lambda params: (params["w"] ** 2, ()), lambda z: jnp.sum(z**2)
+        >>> [float(curvature.outputs_and_trace(network, squares, params, key, of=of)[2])
+        ...     for of in ("hessian", "gauss_newton")]
+        [24.0, 16.0]
     """
     checks.check_params("params", params)
     key = checks.prng_key(key)

@@ -46,6 +46,11 @@ def hvp(loss, params: PyTree, vector: PyTree, *, form: str = FORMS[0]) -> PyTree
     Accuracy: float rounding; against a float64 NumPy Hessian in tests/curvature/test_products.py.
 
     Source: Pearlmutter, Fast exact multiplication by the Hessian (1994).
+
+    Example:
+        >>> vector = {"b": jnp.float32(1), "w": jnp.float32([0, 1])}
+        >>> curvature.hvp(loss, params, vector)
+        {'b': Array(3., dtype=float32), 'w': Array([1., 4.], dtype=float32)}
     """
     _check(params, vector)
     if _is_reverse(form):
@@ -90,6 +95,11 @@ def linearized_hvp(loss, params: PyTree, *, form: str = FORMS[0]):
         InputError: as for `hvp`; a vector that is not like `params` is refused by JAX itself.
 
     Accuracy: equal to `hvp` up to rounding; tests/curvature/test_products.py.
+
+    Example:
+        >>> product = curvature.linearized_hvp(loss, params)
+        >>> product(params)
+        {'b': Array(2.5, dtype=float32), 'w': Array([ 2.5, -4. ], dtype=float32)}
     """
     checks.check_params("params", params)
     gradient = jax.jit(jax.grad(checks.scalar(loss)))  # else each operation would be a program
@@ -122,6 +132,12 @@ def ggn_vp(outputs, output_loss, params: PyTree, vector: PyTree) -> PyTree:
     Accuracy: float rounding; against float64 NumPy in tests/curvature/test_products.py.
 
     Source: Schraudolph, Fast curvature matrix-vector products for second-order gradient descent (2002).
+
+    Example:
+        >>> rows = jnp.float32([[1, 2], [0, 1]])
+        >>> outputs = lambda params: rows @ params["w"] + params["b"]
+        >>> curvature.ggn_vp(outputs, lambda z: jnp.mean(z**2), params, params)
+        {'b': Array(-1., dtype=float32), 'w': Array([-0.5, -1.5], dtype=float32)}
     """
     _check(params, vector)
     predictions, pullback = jax.vjp(outputs, params)
@@ -146,6 +162,12 @@ def dense_hessian(loss, params: PyTree) -> Array:
         InputError: more than 5,000 parameters; else as for `hvp`.
 
     Accuracy: float rounding; against float64 NumPy in tests/curvature/test_products.py.
+
+    Example:
+        >>> print(curvature.dense_hessian(loss, params))
+        [[3. 1. 0.]
+         [1. 2. 0.]
+         [0. 0. 4.]]
     """
     checks.check_params("params", params)
     layout = layout_of(params)
@@ -180,6 +202,12 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree)
     Accuracy: float rounding; against dense float64 in tests/curvature/test_products.py.
 
     Source: Martens, New insights and perspectives on the natural gradient method (2020), sections 5 and 9.
+
+    Example:
+        >>> outputs = lambda params: jnp.stack([params["w"], params["w"] ** 2]) * params["b"]  # logits [2, 2]
+        >>> product = curvature.fisher_vp(outputs, params, params)
+        >>> print(np.asarray(product["b"]).round(4), np.asarray(product["w"]).round(4))
+        0.3932 [ 0.0983 -0.0983]
     """
     # cross-entropy but for the true class's logit, which is linear and adds nothing to a second derivative
     loss = lambda rows: jnp.mean(jax.nn.logsumexp(rows, axis=-1))  # noqa: E731
@@ -206,6 +234,11 @@ def empirical_fisher_vp(losses: Callable[[PyTree], Array], params: PyTree, vecto
     Accuracy: float rounding; against dense float64 in tests/curvature/test_products.py.
 
     Source: Kunstner, Balles and Hennig, Limitations of the empirical Fisher approximation (2019).
+
+    Example:
+        >>> each = lambda params: jnp.stack([loss(params), params["w"] @ params["w"]])  # two examples
+        >>> curvature.empirical_fisher_vp(each, params, params)
+        {'b': Array(9.6875, dtype=float32), 'w': Array([ 13.6875, -19.5   ], dtype=float32)}
     """
 
     def checked(point):
@@ -238,6 +271,12 @@ def restrict(
         is named), or two leaves have the same path; the function is given a leaf that was not kept.
 
     Accuracy: equal to the blocks of a dense Hessian; tests/curvature/test_products.py.
+
+    Example:
+        >>> of_w, w = curvature.restrict(loss, params, "w")
+        >>> print(curvature.dense_hessian(of_w, w))
+        [[2. 0.]
+         [0. 4.]]
     """
     checks.check_params("params", params)
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
@@ -283,6 +322,14 @@ def check_deterministic(loss, params: PyTree, *, tolerance: float = 1e-5) -> Non
         RunError: the loss or the gradient is not finite; the leaf is named.
 
     Accuracy: noise of 1e-3 is caught and a sum in another order passes; tests/curvature/test_products.py.
+
+    Example:
+        >>> curvature.check_deterministic(loss, params)
+        >>> noise = np.random.default_rng(0)
+        >>> curvature.check_deterministic(lambda params: loss(params) * noise.uniform(), params)
+        Traceback (most recent call last):
+            ...
+        focalgeo.types.InputError: the loss changes from call to call (by 1.4, its size is 2.5): ...
     """
     checks.check_params("params", params)
     checks.check_interval("tolerance", tolerance, 0, float("inf"))

@@ -54,6 +54,11 @@ def trace(matvec, like: PyTree, key: Array | int, num_probes: int, *, method: st
 
     Source: Hutchinson (1990); Meyer et al., Hutch++ (2021), Algorithm 1, with random signs and the split 1:1:1;
     Epperly, Tropp and Webber, XTrace (2024), with Gaussian vectors brought to one length in each subspace.
+
+    Example:
+        >>> found = curvature.trace(matvec, params, key, 30)
+        >>> round(float(found.value)), round(float(found.stderr), 1)
+        (9, 0.4)
     """
     layout, product, key = flat_matvec(matvec, like, key)
     checks.check_choice("method", method, LEAST_PRODUCTS)

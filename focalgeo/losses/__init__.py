@@ -68,6 +68,10 @@ def hyperparameters(name: str) -> tuple[str, ...]:
 
     Raises:
         InputError: `name` is not in LOSSES.
+
+    Example:
+        >>> losses.hyperparameters("scheduled_focal_loss")
+        ('epoch', 'boundaries', 'gammas')
     """
     if name not in LOSSES:
         raise InputError.of_choice("loss", name, LOSSES)
@@ -82,6 +86,11 @@ def make_loss(name: str) -> Callable[[Array, Array, dict[str, PyTree]], Array]:
 
     Raises:
         InputError: `name` is not in LOSSES.
+
+    Example:
+        >>> focal = losses.make_loss("focal_loss")
+        >>> print(np.asarray(focal(logits, labels, {"gamma": 2.0})).round(4))
+        [0.0457 0.0041 0.5665 0.8655]
     """
     names, function = hyperparameters(name), LOSSES[name]
     return lambda logits, labels, loss_values: function(logits, labels, *(loss_values[value] for value in names))

@@ -63,6 +63,11 @@ def sample_gamma(p: PerExample, thresholds: Array, gammas: Array) -> PerExample:
         InputError: p outside 0 to 1, thresholds that do not ascend, or not one gamma more than thresholds.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLA in its first version, FLSD in the published one).
+
+    Example:
+        >>> policy = losses.POLICIES["fla_53"]  # 5 up to p = 0.19, then 3
+        >>> print(losses.sample_gamma(np.float32([0.1, 0.19, 0.7]), *policy))
+        [5. 5. 3.]
     """
     checks.check_interval("p", p, 0, 1)
     thresholds, gammas = _steps("thresholds", thresholds, gammas)
@@ -97,6 +102,11 @@ def sample_dependent_focal_loss(logits: Logits, labels: Labels, thresholds: Arra
         Accuracy as `focal_loss`. Tested in tests/losses/test_adaptive.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5.
+
+    Example:
+        >>> policy = losses.POLICIES["flsd_52"]  # gamma 5 below p_y = 0.2, 3 below 0.5, then 2
+        >>> print(np.asarray(losses.sample_dependent_focal_loss(logits, labels, *policy)).round(4))
+        [0.0457 0.0041 0.3925 0.6653]
     """
     return focal_loss(logits, labels, sample_gamma(true_class_probability(logits, labels), thresholds, gammas))
 
@@ -122,6 +132,11 @@ def scheduled_focal_loss(
         [...] float32; accuracy as `focal_loss`. Tested in tests/losses/test_adaptive.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLS-532, FLS-531; FLSc in the published version).
+
+    Example:
+        >>> schedule = losses.SCHEDULES["fls_531"]  # gamma 5, from epoch 100 on 3, from 250 on 1
+        >>> print(np.asarray(losses.scheduled_focal_loss(logits, labels, 120, *schedule)).round(3))
+        [0.015 0.001 0.392 0.665]
     """
     boundaries, gammas = _steps("boundaries", boundaries, gammas)
     epoch = jnp.asarray(checks.number_array("epoch", epoch, ())).astype(jnp.float32)
@@ -139,7 +154,12 @@ class AdaFocalState(NamedTuple):
 
 
 def adafocal_state(num_bins: int = 15) -> AdaFocalState:
-    """The state before the first update: gamma 1 in every one of `num_bins` bins of equal width, 10,000 at most."""
+    """The state before the first update: gamma 1 in every one of `num_bins` bins of equal width, 10,000 at most.
+
+    Example:
+        >>> print(losses.adafocal_state(4).edges)
+        [0.25 0.5  0.75]
+    """
     checks.check_bins(num_bins)
     edges = np.arange(1, num_bins, dtype=np.float32) / np.float32(num_bins)
     return AdaFocalState(*jax.device_put((edges, np.ones(num_bins, np.float32))))
@@ -189,6 +209,12 @@ def adafocal_update(
         InputError: arrays of different shapes; a concrete confidence outside 0 to 1 that counts.
 
     Source: Ghosh et al., arXiv 2211.11838.
+
+    Example:
+        >>> state = losses.adafocal_state(2)
+        >>> state = losses.adafocal_update(state, np.float32([0.3, 0.4, 0.8, 0.9]), np.array([1, 0, 0, 1]))
+        >>> print(np.asarray(state.gammas).round(3))  # 1 exp(gap), of gaps -0.15 and 0.35
+        [0.861 1.419]
     """
     state, confidence = _of_one_shape(state), checks.number_array("confidence", confidence)
     checks.check_array("confidence", confidence, shape=(None,))
@@ -230,6 +256,11 @@ def adafocal_gamma(state: AdaFocalState, p: PerExample) -> PerExample:
 
     The first and the last bin reach to 0 and 1. The look-up is by true-class probability, though the bins are those of
     validation confidence: so do paper and code.
+
+    Example:
+        >>> state = losses.AdaFocalState(np.float32([0.4]), np.float32([0.9, 1.4]))
+        >>> print(losses.adafocal_gamma(state, np.float32([0.3, 0.4, 0.8])))
+        [0.9 1.4 1.4]
     """
     checks.check_interval("p", p, 0, 1)
     p, (edges, gammas) = jax.lax.stop_gradient((jnp.asarray(p, jnp.float32), _of_one_shape(state)))
@@ -250,6 +281,11 @@ def adafocal_loss(logits: Logits, labels: Labels, adafocal: AdaFocalState) -> Pe
         tests/losses/test_adaptive.py.
 
     Source: Ghosh et al., arXiv 2211.11838.
+
+    Example:
+        >>> state = losses.AdaFocalState(np.float32([0.4]), np.float32([0.9, 1.4]))
+        >>> print(np.asarray(losses.adafocal_loss(logits, labels, state)).round(4))
+        [0.0881 0.0126 0.8483 1.1558]
     """
     gamma = adafocal_gamma(adafocal, true_class_probability(logits, labels))
     return signed_focal_loss(logits, labels, gamma)

@@ -38,6 +38,12 @@ def cross_entropy(logits: Logits, labels: Labels | SoftLabels) -> PerExample:
         [...] float32, non-negative. It keeps its relative accuracy where p_y rounds to 1 (the loss at a gap of 17 is
         5.7e-8, not 0), and so do its derivatives up to the third. For finite logits up to 3.4e38 all of them are
         finite, see `log_odds`; a logit of NaN gives NaN. Tested in tests/losses/test_family.py and test_doors.py.
+
+    Example:
+        >>> print(np.asarray(losses.cross_entropy(logits, labels)).round(4))
+        [0.4076 0.1698 1.1803 1.4644]
+        >>> round(float(losses.cross_entropy(logits, labels, mask=labels < 2)), 4)  # the mean of the first two
+        0.2887
     """
     return over_labels(lambda log_odds: softplus(-log_odds), logits, labels)
 
@@ -63,6 +69,10 @@ def label_smoothed_cross_entropy(
         for the Hessian. Tested in tests/losses/test_family.py.
 
     Source: Szegedy et al., arXiv 1512.00567; 0.05 in Mukhoti et al., arXiv 2002.09437.
+
+    Example:
+        >>> print(np.asarray(losses.label_smoothed_cross_entropy(logits, labels, 0.05)).round(4))
+        [0.4576 0.2532 1.1803 1.456 ]
     """
     logits, labels = labelled_rows(logits, labels)
     checks.check_interval("smoothing", smoothing, 0, 1)
@@ -91,6 +101,10 @@ def brier_loss(logits: Logits, labels: Labels) -> PerExample:
         wrong. Tested in tests/losses/test_family.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 5.
+
+    Example:
+        >>> print(np.asarray(losses.brier_loss(logits, labels)).round(4))
+        [0.1801 0.0392 0.7712 1.0057]
     """
     logits, labels = labelled_rows(logits, labels)
     margin = margins(logits, labels)
@@ -112,6 +126,11 @@ def weighted_by_class(losses: PerExample, labels: Labels, alpha: Float[Array, " 
         [...] float32 (float64 for float64 losses). Tested in tests/losses/test_family.py.
 
     Source: Lin et al., arXiv 1708.02002, with one weight per class.
+
+    Example:
+        >>> focal, alpha = losses.focal_loss(logits, labels, 2.0), np.float32([0.5, 1, 2])
+        >>> print(np.asarray(losses.weighted_by_class(focal, labels, alpha)).round(4))
+        [0.0228 0.0041 1.133  1.7309]
     """
     losses, alpha = checks.floats(checks.number_array("losses", losses), checks.number_array("alpha", alpha))
     checks.check_interval("alpha", alpha, 0)

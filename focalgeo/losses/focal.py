@@ -40,6 +40,13 @@ def focal_loss(logits: Logits, labels: Labels | SoftLabels, gamma: Numbers) -> P
         Tested in tests/losses/test_family.py and test_doors.py.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 4; Kimura & Naganuma, arXiv 2405.00442, Eq. 3.
+
+    Example:
+        >>> print(np.asarray(losses.focal_loss(logits, labels, 2.0)).round(4))
+        [0.0457 0.0041 0.5665 0.8655]
+        >>> slope = jax.grad(losses.focal_loss, argnums=2)(logits[0], 0, 2.0)  # by gamma
+        >>> round(float(slope), 4)
+        -0.05
     """
     return over_labels(lambda r: _weighted(r, _finite(gamma, r[..., None]) * -softplus(r)), logits, labels)
 
@@ -67,6 +74,11 @@ def sigmoid_focal_loss(
         Tested in tests/losses/test_doors.py.
 
     Source: Lin et al., arXiv 1708.02002, Eq. 5.
+
+    Example:
+        >>> both = np.array([1, 1, 0])  # of three labels the first two
+        >>> print(np.asarray(losses.sigmoid_focal_loss(logits[0], both, 2.0, alpha=0.25)).round(4))
+        [0.0005 0.0057 0.13  ]
     """
     logits = jnp.asarray(checks.array_of("logits", logits))
     if alpha is not None:
@@ -112,6 +124,11 @@ def signed_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExam
         that the branch not taken never reaches a derivative as NaN. Tested in tests/losses/test_family.py.
 
     Source: Ghosh et al., AdaFocal, arXiv 2211.11838, the inverse-focal loss; the published code uses 1 + p.
+
+    Example:
+        >>> gamma = np.float32([2, 0, -2, -2])  # of each example its own
+        >>> print(np.asarray(losses.signed_focal_loss(logits, labels, gamma)).round(4))
+        [0.0457 0.1698 2.0168 2.2199]
     """
     logits, labels = labelled_rows(logits, labels)
     gamma, log_odds = _finite(gamma, logits), true_class_log_odds(logits, labels)
@@ -138,6 +155,10 @@ def dual_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExampl
         share of j among the classes but y. Tested in tests/losses/test_family.py.
 
     Source: Tao et al., arXiv 2305.13665.
+
+    Example:
+        >>> print(np.asarray(losses.dual_focal_loss(logits, labels, 2.0)).round(4))
+        [0.1369 0.0124 0.9122 1.21  ]
     """
     logits, labels = labelled_rows(logits, labels)
     gamma = _finite(gamma, logits)
@@ -177,6 +198,10 @@ def confidence_penalised_cross_entropy(logits: Logits, labels: Labels, gamma: Nu
 
     Source: Mukhoti et al., arXiv 2002.09437, App. H (the bound); Kimura & Naganuma, arXiv 2405.00442, Lemma 1 and
     Corollary 2, with a uniform prior; Pereyra et al., arXiv 1701.06548 (the penalty).
+
+    Example:
+        >>> print(np.asarray(losses.confidence_penalised_cross_entropy(logits, labels, 0.1)).round(4))
+        [0.4342 0.2273 1.1881 1.4836]
     """
     logits, labels = labelled_rows(logits, labels)
     gamma = _finite(gamma, logits)
