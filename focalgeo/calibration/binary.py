@@ -114,7 +114,7 @@ def _certain(logits, log_probs):
     space = maps.namespace(log_probs)
     logits = space.asarray(logits)
     any_never = space.max(-logits, axis=-1, keepdims=True) == np.inf
-    return space.where(any_never, space.where(logits == -np.inf, -np.inf, 0), log_probs)
+    return space.where(any_never, space.where(logits == -np.inf, -np.inf, 0), log_probs).astype(log_probs.dtype)
 
 
 @np.errstate(all="ignore")

@@ -128,6 +128,7 @@ def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar
 def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar:
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2.
 
+    Of two classes scikit-learn's brier_score_loss is half of it, see `binary_brier`; of more it is this.
     Of soft labels q [examples, classes], rows that sum to 1, its mean sum_k (p_k - q_k)^2 + q_k (1 - q_k) over q.
 
     Example:
