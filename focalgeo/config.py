@@ -464,8 +464,6 @@ def _contradictions(c: ConfigDict, known: Known) -> Iterator[str]:
         yield f"loss.trace_bound is {loss.trace_bound}: with a target it must be above 0, at least loss.trace_penalty"
     if loss.trace_target and not c.curvature.examples:
         yield "curvature.examples is 0: loss.trace_target is of so many examples of train, set 1 or more"
-    if loss.trace_bound and not (loss.trace_target or any(c.sweep.trace_target)):
-        yield f"loss.trace_bound is {loss.trace_bound}, loss.trace_target 0: set a target, or leave the bound out"
     if c.curvature.sharpness and not c.curvature.examples:
         yield "curvature.examples is 0: curvature.sharpness is of so many examples, set 1 or more"
     if loss.gamma < 0 and loss.name != "signed_focal_loss":

@@ -49,7 +49,7 @@ def test_what_is_no_matvec_no_tree_of_floats_and_no_key_is_refused(name):
         (lambda v: {"a": v["a"]}, LIKE, key, "its vector"),
         (lambda v: v, {"a": jnp.arange(3)}, key, "like.* is int32"),
         (lambda v: v, {}, key, "like holds no number"),
-        (lambda v: v, LIKE, 0, "key is 0"),
+        (lambda v: v, LIKE, 0.5, "key is 0.5"),
         (3, LIKE, key, "matvec is int"),
     ):
         with pytest.raises(InputError, match=message) as error:
