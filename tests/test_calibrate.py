@@ -672,7 +672,10 @@ def test_decisions_are_set_on_what_neither_fit_nor_choice_saw(tmp_path):
     [
         (["--coverage=1.5"], "--coverage is 1.5: give a number from 0.01 to 0.999"),
         (["--error-at-most=0.1", "--sets=aps"], "--sets and --sets-of say which sets: give --coverage=0.9"),
-        (["--coverage=0.9", "--sets-of=group"], "--sets-of=group asks for the group of each example"),
+        (
+            ["--coverage=0.9", "--sets-of=group"],
+            "--sets-of=group asks for the group of each example: give --val",
+        ),
         (["--coverage=0.9", "--task=multilabel"], ""),
         (["--coverage=0.9", "--test="], "give --test, with labels or without"),
     ],

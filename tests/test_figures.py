@@ -92,6 +92,7 @@ def test_numbers_against_gamma_have_students_interval():
         ((np.zeros((0, 3)), np.zeros(0, int)), "one or more"),
         ((np.full((2, 3), np.nan), np.zeros(2, int)), "NaN"),
         ((np.full((2, 3), -np.inf), np.zeros(2, int)), "a row without a class"),
+        ((np.array([[0.2, 0.8], [0.5, 0.5]]), np.zeros(2, int)), "are probabilities"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(arguments, says):
@@ -106,5 +107,6 @@ def test_curves_refuse_what_is_no_confidence():
             report.calibration_curve(confidence, right)
     with pytest.raises(InputError, match="100 resamples"):
         report.calibration_curve([0.5], [1], num_resamples=10)
-    with pytest.raises(InputError, match="one for each run"):
-        report.against_gamma([0, 1], [1.0])
+    for gammas, numbers in (([0, 1], [1.0]), ([np.nan, 1], [1.0, 2.0])):
+        with pytest.raises(InputError, match="one for each run"):
+            report.against_gamma(gammas, numbers)

@@ -96,6 +96,7 @@ def prediction_sets(
     checks.check_choice("kind", kind, KINDS)
     checks.check_choice("part", part, PARTS)
     _check_share("coverage", coverage)
+    seed = checks.count("seed", seed, 0)
     val, labels, others = _checked(val_log_probs, val_labels, log_probs)
     generator, n = np.random.default_rng(seed), len(val)
     used, cluster = np.ones(n, bool), np.arange(n) if clusters is None else Clusters.of(clusters, labels).index
@@ -210,7 +211,7 @@ def least_cost(log_probs: LogProbs, costs: Float[Array, "classes actions"]) -> A
         >>> print(action, cost.round(4))
         [2 1 2 2] [0.3    0.1562 0.3    0.3   ]
     """
-    rows = np.asarray(checks.score_rows("log_probs", log_probs, shape=(None, None)), np.float64)
+    rows = _rows(log_probs, None)
     costs = np.asarray(checks.number_array("costs", costs), np.float64)
     checks.check_array(f"costs for log_probs {rows.shape}", costs, shape=(rows.shape[1], None))
     checks.check_finite("costs", costs)
@@ -219,14 +220,19 @@ def least_cost(log_probs: LogProbs, costs: Float[Array, "classes actions"]) -> A
 
 
 def _check_share(name, value):
-    checks.check_above(name, value, 0)
-    checks.check_above(f"1 - {name}", 1 - value, 0)
+    if np.ndim(value) or not 0 < value < 1:
+        raise InputError(f"{name} is {value}: give a number above 0 and below 1")
 
 
 def _checked(val_log_probs, val_labels, log_probs):
     val, labels, _ = checks.examples(val_log_probs, val_labels)
-    others = checks.score_rows("log_probs", log_probs, shape=(None, val.shape[1]))
-    return np.asarray(val, np.float64), np.asarray(labels), np.asarray(others, np.float64)
+    return np.asarray(val, np.float64), np.asarray(labels), _rows(log_probs, val.shape[1])
+
+
+def _rows(log_probs, classes):
+    """Log-probabilities [examples, classes] that are so: logits are refused."""
+    rows = checks.score_rows("log_probs", log_probs, shape=(None, classes))
+    return np.asarray(checks.examples(rows, np.zeros(len(rows), int))[0], np.float64)
 
 
 def _scores(log_probs, kind, penalty, free, generator):

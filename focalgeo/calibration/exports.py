@@ -136,9 +136,9 @@ def to_onnx(fitted, classifier: Any = None) -> Any:
     """An onnx.ModelProto from "logits", float32 [n, classes], to "log_probs" and "probabilities".
 
     They are those of `predict_log_proba` to 1e-6 in probability; of isotonic maps, whose steps float32 meets a little
-    earlier or later, to 1e-3 and all but 1 in 200 rows to 1e-6; of matrix scaling as far as scores stay below 100
-    (tests/calibration/test_exports.py). A row with NaN becomes NaN. JAX must be able to trace the
-    method's `apply`. It needs the extra onnx; onnx.save writes it.
+    earlier or later, to about 1e-4 and all but a few rows in 1,000 to 1e-6; of matrix scaling as far as scores stay
+    below 100 (tests/calibration/test_exports.py). A row with NaN becomes NaN. JAX must be able to trace the method's
+    `apply`. It needs the extra onnx; onnx.save writes it.
 
     A classifier, an onnx.ModelProto or the path of one, is of opset 18 or later, and its first output float32
     [n, classes], its logits. What is returned is then a copy of it that goes on to the two, beside its own outputs.
@@ -153,6 +153,9 @@ def to_onnx(fitted, classifier: Any = None) -> Any:
         model.CopyFrom(classifier if isinstance(classifier, onnx.ModelProto) else onnx.load(classifier))
         output = model.graph.output[0]
         source = output.name
+        makers = [node.op_type for node in model.graph.node if source in node.output]
+        if {*makers} & {"LogSoftmax", "Sigmoid", "Softmax"}:
+            raise InputError(f"the classifier's first output is made by {makers[0]}: give one whose output is logits")
         if [dim.dim_value for dim in output.type.tensor_type.shape.dim][1:] != [fitted.num_classes]:
             needed = f"FLOAT, [n, {fitted.num_classes}]"
             raise InputError(f"the classifier's first output is {helper.printable_value_info(output)}: give {needed}")

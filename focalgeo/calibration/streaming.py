@@ -43,6 +43,7 @@ def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streamin
 
     Refused are metrics that order all examples or fit a curve to them, as adaptive_ece and aurc: no sums hold those.
     """
+    num_classes = checks.count("num_classes", num_classes, 2)
     summed = {name: entry.summed for name, entry in metrics.metric_entries(names).items()}
     for name, metric in summed.items():
         if not metric:

@@ -83,6 +83,7 @@ def with_trace_penalty(loss: Callable[..., Array], weight: float | Array) -> Cal
         >>> round(float(penalised(params, key)), 4)
         4.8
     """
+    checks.check_function("loss", loss)
 
     def penalised(params, key, *inputs):
         value, trace = value_and_trace(lambda point: loss(point, *inputs), params, key)

@@ -154,8 +154,9 @@ def _held_back(splits: Splits, options: Namespace) -> tuple[Splits, Outputs | No
         raise InputError(f"{flag} does not go with multilabel, weights or --also: leave one of them out")
     if options.error_at_most and val.cluster is not None:
         raise InputError("--error-at-most takes examples for independent: give them without clusters")
-    if options.sets_of == "group" and val.group is None:
-        raise InputError("--sets-of=group asks for the group of each example: give an array group")
+    for name in ("val", "test") if options.sets_of == "group" else ():
+        if splits[name].group is None:
+            raise InputError(f"--sets-of=group asks for the group of each example: give --{name} an array group")
     names = np.arange(len(val.logits)) if val.cluster is None else val.cluster
     _, index = np.unique(names, return_inverse=True)
     order = np.random.default_rng([options.seed, HELD_BACK]).permutation(index.max() + 1)

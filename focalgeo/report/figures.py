@@ -97,6 +97,8 @@ def _predicted(log_probs, labels):
         raise InputError(f"labels must be whole numbers from 0 to {rows.shape[1] - 1}, one or more")
     if np.isnan(rows).any() or np.isposinf(rows).any() or np.isneginf(rows).all(axis=1).any():
         raise InputError("log_probs hold NaN, +inf, or a row without a class that can be")
+    if np.all(rows >= 0) and np.allclose(rows.sum(axis=1), 1, atol=1e-3):
+        raise InputError("log_probs are probabilities, which sum to 1: give their logarithms")
     rows = special.log_softmax(rows, axis=1)
     return np.exp(rows.max(axis=1)), rows.argmax(axis=1) == labels
 
@@ -132,7 +134,7 @@ def reliability(
         >>> ax.get_legend_handles_labels()[1]
         ['true', 'thrice as sure']
     """
-    ax = ax or new_axes(3.6, 3.6)
+    ax = new_axes(3.6, 3.6) if ax is None else ax
     confidence, right = _predicted(log_probs, labels)
     found = calibration_curve(confidence, right, num_resamples=num_resamples, seed=seed)
     colour = COLOURS.get(colour, colour)
@@ -169,7 +171,7 @@ def confidence_histogram(
         >>> round(confidence, 2), round(accuracy, 2)
         (0.81, 0.6)
     """
-    ax = ax or new_axes(3.6, 2.6)
+    ax = new_axes(3.6, 2.6) if ax is None else ax
     confidence, right = _predicted(log_probs, labels)
     colour = COLOURS.get(colour, colour)
     weights = np.full(len(confidence), 1 / len(confidence))
@@ -177,7 +179,7 @@ def confidence_histogram(
     ax.hist(confidence, edges, weights=weights, histtype="stepfilled", alpha=0.3, color=colour, label=label or None)
     ax.axvline(confidence.mean(), color=colour, linestyle="--")
     ax.axvline(right.mean(), color=colour)
-    ax.set(xlim=(0, 1), xlabel="confidence (line: accuracy, dashes: mean confidence)", ylabel="examples")
+    ax.set(xlim=(0, 1), xlabel="confidence\n(line: accuracy, dashes: mean confidence)", ylabel="examples")
     percentages(ax.xaxis, ax.yaxis)
     return _named(ax, label)
 
@@ -194,7 +196,7 @@ def risk_coverage(
         >>> round(float(errors[0]), 2), round(float(errors[-1]), 2)  # of the surest 2%, and of all
         (0.0, 0.4)
     """
-    ax = ax or new_axes()
+    ax = new_axes() if ax is None else ax
     confidence, right = _predicted(log_probs, labels)
     sizes = np.unique(np.ceil(np.linspace(0.02, 1, 50) * len(confidence)).astype(int))
     errors = np.cumsum(~right[np.argsort(-confidence, kind="stable")])[sizes - 1]
@@ -231,9 +233,9 @@ def against_gamma(
         >>> [float(mean) for mean in ax.lines[0].get_ydata()]
         [10.0, 4.5]
     """
-    ax = ax or new_axes()
+    ax = new_axes() if ax is None else ax
     gammas, numbers = np.asarray(gammas, np.float64), np.asarray(numbers, np.float64)
-    if gammas.ndim != 1 or gammas.shape != numbers.shape or not np.isfinite(numbers).all():
+    if gammas.ndim != 1 or gammas.shape != numbers.shape or not np.isfinite([gammas, numbers]).all():
         raise InputError(f"gammas {gammas.shape} and numbers {numbers.shape}: give finite numbers, one for each run")
     at, colour = np.unique(gammas), COLOURS.get(colour, colour)
     groups = [numbers[gammas == gamma] for gamma in at]

@@ -159,7 +159,9 @@ def test_costs_decide():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"coverage": 1.0}, "1 - coverage"),
+        ({"coverage": 1.0}, r"coverage is 1\.0: give a number above 0 and below 1"),
+        ({"coverage": [0.9, 0.8]}, "coverage is"),
+        ({"seed": -1}, "seed is -1"),
         ({"kind": "best"}, "choose one of lac, aps, raps"),
         ({"part": "group"}, "name the group of each example, 20 of val and 20 others"),
         ({"penalty": -1.0}, "penalty"),
@@ -171,3 +173,11 @@ def test_errors_say_what_to_mend(options, says):
         decisions.prediction_sets(val, labels, val, **options)
     with pytest.raises(InputError, match="costs"):
         decisions.least_cost(val, np.eye(2))
+    for wrong in (val + 1, np.exp(val), np.full_like(val, np.nan)):  # logits, probabilities, nothing
+        for decide in (
+            lambda wrong: decisions.prediction_sets(val, labels, wrong),
+            lambda wrong: decisions.answers(val, labels, wrong),
+            lambda wrong: decisions.least_cost(wrong, np.eye(val.shape[1])),
+        ):
+            with pytest.raises(InputError, match="log_probs"):
+                decide(wrong)

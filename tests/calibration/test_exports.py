@@ -154,6 +154,15 @@ def test_a_classifier_goes_on_to_calibrated_probabilities(fitted, tmp_path, name
     assert model == before
 
 
+def test_a_classifier_that_ends_in_probabilities_is_refused(fitted):
+    onnx = pytest.importorskip("onnx")
+    model, _ = classifier(onnx)
+    model.graph.node[0].output[0] = "before"
+    model.graph.node.append(onnx.helper.make_node("Softmax", ["before"], ["scores"]))
+    with pytest.raises(InputError, match="made by Softmax: give one whose output is logits"):
+        fitted("temperature_scaling").to_onnx(model)
+
+
 @pytest.mark.parametrize("options", [{"classes": 4}, {"opset": 17}, {"outputs": ("log_probs",)}, {"kind": 11}])
 def test_a_classifier_that_does_not_fit_is_refused_before_anything_is_fitted(tmp_path, capsys, options):
     onnx = pytest.importorskip("onnx")
