@@ -23,7 +23,8 @@ The share is the change of the log of a curvature over that under focal loss, by
 and of one sign in all seeds; "own" goes from cross-entropy's surface at its network to focal loss's at its own.
 7. Folding explains more than half of the change in trace and lambda_max in every regime.
 
-On CIFAR-10 (c) was added after the runs on digits: three targets of cross-entropy's Gauss-Newton trace, times the
+The bound of focal loss's Gauss-Newton trace upward was halved after its runs, whose target of 10 times was missed by
+11%. On CIFAR-10 (c) was added after the runs on digits: three targets of cross-entropy's Gauss-Newton trace, times the
 median Hessian trace of its networks of (d), with clipped gradients, which those have not; bounds were found by trials.
 With three doses a seed nothing can be held, and the slope is the mean of the seeds' own, its interval Student's t.
 Focal loss was tried with one seed and the same bounds, and not kept: at 0.3, 1 and 3 times 31, 49 and 10% of its images
@@ -88,7 +89,8 @@ MATRICES = {  # whose trace is held -> its number
     "scale_free": "scale_free_trace CE train",
     "gauss_newton": "trace, gauss_newton CE train",
 }
-BOUNDS = {"hessian": 0.004, "gauss_newton": 0.004, "scale_free": 0.04}  # of the weight; of focal loss upward a quarter
+BOUNDS = {"hessian": 0.004, "gauss_newton": 0.004, "scale_free": 0.04}  # of the weight
+UPWARD = {"hessian": 4, "gauss_newton": 8, "scale_free": 4}  # of focal loss upward the bound is that part
 SHOWN = ("trace CE train", "lambda_max CE train", "trace own train", "lambda_max own train")  # in the figure
 SAME, DECADES, REACH, FITTED = 1e-5, 4, 0.1, 0.99  # of probabilities, of curvature, of a target, right on train
 NUMBERS = OUTPUTS | {name: Number(title) for name, title in (TITLES | SURFACES).items()}
@@ -143,7 +145,7 @@ def _doses(flags, parts):
         yield jobs.sweep(of, seeds, DIGITS, fields, seconds=3, tags={"seed": "seed"}, parts=True, more=_train)
         plain = pd.DataFrame([run for run in parts.get("runs", []) if of.items() <= run.items()])
         for (matrix, name), factors in product(MATRICES.items() if len(plain) else (), FACTORS):
-            bound = BOUNDS[matrix] / (4 if gamma and factors[0] > 1 else 1)
+            bound = BOUNDS[matrix] / (UPWARD[matrix] if gamma and factors[0] > 1 else 1)
             yield _steered(of, matrix, factors, float(plain[name].median()), bound, seeds, DIGITS, fields, 30)
 
 
