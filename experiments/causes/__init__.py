@@ -404,6 +404,8 @@ def overview(spectra, rescaled, reverse, runs):
     return figure
 
 
+_OF_CELL = ("model", "spectrum", "truth", "scale", "first")
+KEYS = ("regime", "gamma", "of", "doses", "factor", "way", "exponent", *_OF_CELL)  # by which runs are sorted
 QUESTION = Question(
     "causes",
     "Does less curvature cause calibration?",
@@ -418,19 +420,7 @@ QUESTION = Question(
     figures={"overview": overview},
     jobs=plan,
     options="--data=folder:cifar10.tar.xz",
-    keys=dict.fromkeys(
-        (
-            "regime",
-            "gamma",
-            "of",
-            "doses",
-            "factor",
-            "way",
-            "exponent",
-            *("model", "spectrum", "truth", "scale", "first"),
-        ),
-        (),
-    ),
+    keys=dict.fromkeys(KEYS, ()),
     within=("factor", "exponent", "way"),
     seeds=20,
 )

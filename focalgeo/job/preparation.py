@@ -240,7 +240,7 @@ def _load(config) -> Dataset:
 
 
 def _model(config, dataset: Dataset) -> Model:
-    if (config.model.name == "gcn") != dataset.name.startswith("graph:"):
+    if (config.model.name == "gcn") != dataset.name.startswith(data.registry.GRAPH):
         raise InputError(
             f"config.model.name is {config.model.name}, config.data.name {dataset.name}: gcn and graph:NAME, such as "
             "graph:digits, go together"

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 from scipy import optimize, special, stats
 
-from focalgeo.report.style import COLOURS, new_axes, percentages, styled
+from focalgeo.report.style import COLOURS, colour_of, new_axes, percentages, ribbon, styled
 from focalgeo.types import InputError
 
 MOST_CELLS = 2000  # of an isotonic curve: more examples share cells of nearly one confidence
@@ -103,8 +103,8 @@ def _predicted(log_probs, labels):
     return np.exp(rows.max(axis=1)), rows.argmax(axis=1) == labels
 
 
-def _wilson(hits, sizes):
-    """Wilson's 95% intervals."""
+def wilson(hits: ArrayLike, sizes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's 95% intervals of shares, for NumPy alone: their low and high ends."""
     z2 = stats.norm.ppf(0.975) ** 2
     middle, half = (hits + z2 / 2) / (sizes + z2), np.sqrt(z2 * (hits * (1 - hits / sizes) + z2 / 4)) / (sizes + z2)
     return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
@@ -137,20 +137,16 @@ def reliability(
     ax = new_axes(3.6, 3.6) if ax is None else ax
     confidence, right = _predicted(log_probs, labels)
     found = calibration_curve(confidence, right, num_resamples=num_resamples, seed=seed)
-    colour = COLOURS.get(colour, colour)
     ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"], linewidth=1)
-    ax.fill_between(found.confidence, found.low, found.high, color=colour, alpha=0.2, linewidth=0)
-    ax.plot(found.confidence, found.accuracy, color=colour, label=label or None)
+    ribbon(ax, *found, colour=colour, label=label or None)
     if num_bins:
         place = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
         sizes, hits, sums = (np.bincount(place, each, num_bins) for each in (None, right, confidence))
         some = sizes > 0
         sizes, hits, centre = sizes[some], hits[some], sums[some] / sizes[some]
-        ax.vlines(centre, *_wilson(hits, sizes), color=colour, linewidth=1.2, alpha=0.7)
-        ax.plot(centre, hits / sizes, "o", color=colour, markersize=3.5)
-    ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="confidence", ylabel="accuracy")
-    percentages(ax.xaxis, ax.yaxis)
-    return _named(ax, label)
+        ax.vlines(centre, *wilson(hits, sizes), color=colour_of(colour), linewidth=1.2, alpha=0.7)
+        ax.plot(centre, hits / sizes, "o", color=colour_of(colour), markersize=3.5)
+    return _of_shares(ax, label, ylim=(0, 1.02), xlabel="confidence", ylabel="accuracy")
 
 
 @styled()
@@ -173,15 +169,13 @@ def confidence_histogram(
     """
     ax = new_axes(3.6, 2.6) if ax is None else ax
     confidence, right = _predicted(log_probs, labels)
-    colour = COLOURS.get(colour, colour)
+    colour = colour_of(colour)
     weights = np.full(len(confidence), 1 / len(confidence))
     edges = np.linspace(0, 1, num_bins + 1)
     ax.hist(confidence, edges, weights=weights, histtype="stepfilled", alpha=0.3, color=colour, label=label or None)
     ax.axvline(confidence.mean(), color=colour, linestyle="--")
     ax.axvline(right.mean(), color=colour)
-    ax.set(xlim=(0, 1), xlabel="confidence\n(line: accuracy, dashes: mean confidence)", ylabel="examples")
-    percentages(ax.xaxis, ax.yaxis)
-    return _named(ax, label)
+    return _of_shares(ax, label, xlabel="confidence\n(line: accuracy, dashes: mean confidence)", ylabel="examples")
 
 
 @styled()
@@ -200,12 +194,10 @@ def risk_coverage(
     confidence, right = _predicted(log_probs, labels)
     sizes = np.unique(np.ceil(np.linspace(0.02, 1, 50) * len(confidence)).astype(int))
     errors = np.cumsum(~right[np.argsort(-confidence, kind="stable")])[sizes - 1]
-    share, colour = sizes / len(confidence), COLOURS.get(colour, colour)
-    ax.fill_between(share, *_wilson(errors, sizes), color=colour, alpha=0.2, linewidth=0)
-    ax.plot(share, errors / sizes, color=colour, label=label or None)
-    ax.set(xlim=(0, 1), ylim=(0, None), xlabel="share that is answered", ylabel="errors among the answers")
-    percentages(ax.xaxis, ax.yaxis)
-    return _named(ax, label)
+    ends = wilson(errors, sizes)
+    ribbon(ax, sizes / len(confidence), errors / sizes, *ends, colour=colour, label=label or None)
+    words = {"xlabel": "share that is answered", "ylabel": "errors among the answers"}
+    return _of_shares(ax, label, ylim=(0, None), **words)
 
 
 @styled()
@@ -237,14 +229,28 @@ def against_gamma(
     gammas, numbers = np.asarray(gammas, np.float64), np.asarray(numbers, np.float64)
     if gammas.ndim != 1 or gammas.shape != numbers.shape or not np.isfinite([gammas, numbers]).all():
         raise InputError(f"gammas {gammas.shape} and numbers {numbers.shape}: give finite numbers, one for each run")
-    at, colour = np.unique(gammas), COLOURS.get(colour, colour)
+    at = np.unique(gammas)
     groups = [numbers[gammas == gamma] for gamma in at]
     half = [
         stats.t.ppf(0.975, len(group) - 1) * group.std(ddof=1) / len(group) ** 0.5 if len(group) > 1 else 0
         for group in groups
     ]
-    ax.errorbar(at, [group.mean() for group in groups], half, color=colour, marker="o", capsize=2, label=label or None)
+    ax.errorbar(
+        at,
+        [group.mean() for group in groups],
+        half,
+        color=colour_of(colour),
+        marker="o",
+        capsize=2,
+        label=label or None,
+    )
     ax.set(xlabel="γ", ylabel=name)
+    return _named(ax, label)
+
+
+def _of_shares(ax, label, **settings):
+    ax.set(xlim=(0, 1), **settings)
+    percentages(ax.xaxis, ax.yaxis)
     return _named(ax, label)
 
 

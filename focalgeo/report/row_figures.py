@@ -18,6 +18,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
+from focalgeo.report import figures
 from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
@@ -52,6 +53,7 @@ from focalgeo.report.style import (
     new_axes,
     percentages,
     plain,
+    ribbon,
     styled,
 )
 from focalgeo.rows import (
@@ -153,8 +155,7 @@ def risk_coverage(run: Run, curves: Mapping[Column, Rows], *, ax: Axes | None = 
     ax = ax or new_axes()
     for column, rows in curves.items():
         error, low, high, share = values_of(rows, "value", "low", "high", "group")
-        ax.fill_between(share, low, high, color=run.method_colour(column), alpha=0.2, linewidth=0)
-        ax.plot(share, error, color=run.method_colour(column), label=run.fitted_title(column))
+        ribbon(ax, share, error, low, high, colour=run.method_colour(column), label=run.fitted_title(column))
     ax.set(xlim=(0, 1), ylim=(0, None), xlabel="share of test that is answered", ylabel="errors among the answers")
     percentages(ax.xaxis, ax.yaxis)
     legend(ax, columns=1)
@@ -165,9 +166,7 @@ def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
     """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
     counts, *shares = values_of(bins, "n", "value", "confidence")
     n, (value, confidence) = int(counts.sum()), np.average(shares, 1, counts)
-    shrink = _Z95**2 / n
-    half = math.sqrt(shrink * value * (1 - value) + shrink**2 / 4)
-    low, high = ((value + shrink / 2 + side) / (1 + shrink) for side in (-half, half))
+    low, high = map(float, figures.wilson(value * n, n))
     return replace(bins[0], value=value, confidence=confidence, n=n, low=low, high=high)
 
 

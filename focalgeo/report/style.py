@@ -1,6 +1,6 @@
-"""One look for all pages: colours, figures as text that is the same each time, numbers, and four shapes.
+"""One look for all pages: colours, figures as text that is the same each time, numbers, and five shapes.
 
-Every figure is built of a course with its errors, bars over bins, a histogram, and intervals. Each draws arrays into
+Every figure is built of a course with its errors, a ribbon, bars over bins, a histogram, and intervals. Each draws arrays into
 `ax`, in colours that are names of `COLOURS` or matplotlib's own, within `styled()`.
 """
 
@@ -164,21 +164,30 @@ def new_axes(width: float = 4.1, height: float = 3.2) -> Axes:
     return Figure(figsize=(width, height)).subplots()
 
 
-def _colour(name: Any) -> Any:
+def colour_of(name: Any) -> Any:
+    """Return a colour by its name in COLOURS, or matplotlib's own as it is."""
     return COLOURS.get(name, name)
 
 
 def bands(ax: Axes, x: ArrayLike, y: ArrayLike, *ends: ArrayLike, colour: Any, **look: str) -> None:
     """Draw y against x in a look, points marked where few, and between ends (low, high) a bar at each x."""
-    colour, marker = _colour(colour), "o" if len(x) <= _MOST_MARKS else None
+    colour, marker = colour_of(colour), "o" if len(x) <= _MOST_MARKS else None
     ax.plot(x, y, color=colour, marker=marker, **look)
     if ends:
         ax.vlines(x, *ends, color=colour, linewidth=2.4, alpha=0.55)
 
 
+def ribbon(
+    ax: Axes, x: ArrayLike, y: ArrayLike, low: ArrayLike, high: ArrayLike, *, colour: Any, label: str | None = None
+) -> None:
+    """Draw y against x as a line, and what lies between low and high shaded."""
+    ax.fill_between(x, low, high, color=colour_of(colour), alpha=0.2, linewidth=0)
+    ax.plot(x, y, color=colour_of(colour), label=label)
+
+
 def bars(ax: Axes, lower: ArrayLike, upper: ArrayLike, heights: ArrayLike, *ends: ArrayLike, colour: str) -> None:
     """Draw a bar over each bin from `lower` to `upper`, and a line between ends (low, high)."""
-    ax.bar(lower, heights, 0.92 * (upper - lower), align="edge", color=_colour(colour), alpha=0.5)
+    ax.bar(lower, heights, 0.92 * (upper - lower), align="edge", color=colour_of(colour), alpha=0.5)
     if ends:
         ax.vlines((lower + upper) / 2, *ends, color=COLOURS["ink"], linewidth=1.8, zorder=3)
 
@@ -194,7 +203,7 @@ def histogram(
     label: str,
 ) -> None:
     """Draw the outline of a histogram, whose bins that are missing are empty, and one error above and below a band."""
-    colour = _colour(colour)
+    colour = colour_of(colour)
     ax.hist(
         lower, np.unique([lower, upper]), weights=heights, histtype="step", color=colour, linewidth=1.4, label=label
     )
@@ -217,7 +226,7 @@ def intervals(ax: Axes, lines: Mapping[str, Sequence[Mark]], label: str, *, scal
     """Draw marks, times `scale`, on horizontal intervals, those of one title beneath each other, and a line at 0."""
     for place, marks in enumerate(lines.values()):
         for height, mark in zip(np.linspace(place - 0.4, place + 0.4, len(marks) + 2)[1:-1], marks, strict=True):
-            colour = _colour(mark.colour)
+            colour = colour_of(mark.colour)
             ax.hlines(height, scale * mark.low, scale * mark.high, color=colour, linewidth=2)
             inside = colour if mark.filled else COLOURS["paper"]
             ax.plot(scale * mark.value, height, mark.marker, color=colour, markerfacecolor=inside)
