@@ -1,7 +1,7 @@
 """One look for all pages: colours, figures as text that is the same each time, numbers, and five shapes.
 
-Every figure is built of a course with its errors, a ribbon, bars over bins, a histogram, and intervals. Each draws arrays into
-`ax`, in colours that are names of `COLOURS` or matplotlib's own, within `styled()`.
+Every figure is built of a course with its errors, a ribbon, bars over bins, a histogram, and intervals. Each draws
+arrays into `ax`, in colours that are names of `COLOURS` or matplotlib's own, within `styled()`.
 """
 
 import hashlib
