@@ -642,7 +642,7 @@ def test_the_page_s_lines_apply_to_scores_as_they_were_given(tmp_path, monkeypat
     np.testing.assert_allclose(names["probs"][..., 1], expected, atol=1e-5)
 
 
-def test_decisions_are_set_on_what_neither_fit_nor_choice_saw(tmp_path):
+def test_decisions_are_set_on_what_neither_fit_nor_choice_saw(tmp_path, capsys):
     flags = [*write_samples(tmp_path, n=900), "--methods=temperature_scaling", FEW]
     assert main([*flags, f"--out={tmp_path}/out", "--coverage=0.8", "--error-at-most=0.3", "--sets=aps"]) == 0
     fitted = read_calibrator(tmp_path / "out" / "calibrator.json")
@@ -662,9 +662,49 @@ def test_decisions_are_set_on_what_neither_fit_nor_choice_saw(tmp_path):
     page = html.unescape((tmp_path / "out" / "report.html").read_text())
     assert "are to hold the label of 80% of the examples" in page
     assert "At a bound of 30% on the errors" in page
+    said = capsys.readouterr().out
+    assert f"on test they hold that of {100 * hits.mean():.2f}% [" in said
+    assert "\nAt a bound of 30% on the errors" in said
     again = [*flags, f"--out={tmp_path}/plain"]
     assert main(again) == 0
     assert "What to do with them" not in (tmp_path / "plain" / "report.html").read_text()
+
+
+def test_the_coverage_of_each_group_and_class_is_shown_and_what_has_no_threshold_is_named(tmp_path, capsys):
+    flags = [*write_samples(tmp_path, n=300), "--methods=temperature_scaling", FEW, "--coverage=0.9"]
+    for name in ("val", "test"):
+        arrays = dict(np.load(tmp_path / f"{name}.npz"))
+        group = np.where(np.arange(300) < 10, "new" if name == "test" else "a", np.where(arrays["labels"], "a", "b"))
+        arrays["labels"][(arrays["labels"] == 2) & (np.arange(300) > 20) & (name == "val")] = 0  # few of class 2 in val
+        np.savez(tmp_path / f"{name}.npz", **arrays, group=group)
+    labels = arrays["labels"]
+    for part, names, of_test, few, says in (
+        ("group", ["a", "b", "new"], group, ["new"], "Sets hold all classes in groups of which fewer than 9 examples"),
+        ("class", ["0", "1", "2"], labels.astype(str), ["2"], "2; --sets-of=class_cluster joins such"),
+    ):
+        out = tmp_path / part
+        assert main([*flags, f"--out={out}", f"--sets-of={part}"]) == 0
+        decided, rows = np.load(out / "probabilities/decisions.npz"), records.read_rows(out)
+        assert decided["set_parts"].tolist() == names
+        assert decided["set_parts"][np.isinf(decided["set_thresholds"])].tolist() == few
+        column = {"method": "temperature_scaling", "criterion": "nll"}
+        promised, covered = (
+            {row.group: row for row in select(rows, Metric, name=name, **column)}
+            for name in ("expected_coverage", "set_coverage")
+        )
+        assert [*promised] == names
+        hits = decided["members"][np.arange(300), labels]
+        for name in names:
+            row, own = covered[name], hits[of_test == name]
+            assert (row.n, row.value) == (len(own), pytest.approx(own.mean()))
+            assert (row.low, row.high) == pytest.approx(calibration.wilson_interval(own.sum(), len(own)))
+        worst = min(names, key=lambda name: covered[name].value)
+        page, said = html.unescape((out / "report.html").read_text()), capsys.readouterr()
+        assert f"Least covered on test is {part} “{worst}”: {100 * covered[worst].value:.2f}%" in page
+        assert all(
+            says in text
+            for text in (page, said.err + said.out, *records.read_manifest(out)["calibration"]["warnings"][-1:])
+        )
 
 
 @pytest.mark.parametrize(

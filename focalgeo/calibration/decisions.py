@@ -18,7 +18,7 @@ from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.methods import Fitted
 from focalgeo.calibration.resampling import Z95, wilson_interval
 from focalgeo.rows import Metric, Row, finite
-from focalgeo.types import Array, InputError
+from focalgeo.types import Array, InputError, shown
 
 KINDS = ("lac", "aps", "raps")
 PARTS = ("all", "class", "class_cluster", "group")  # of the examples, of which coverage is promised
@@ -35,9 +35,12 @@ class PredictionSets(NamedTuple):
 
     members: Bool[Array, "examples classes"]
     thresholds: Float[Array, " parts"]  # the largest score of a member; inf where all classes are
-    expected: float  # coverage over all val; of several parts that of the one with fewest examples, as are
-    low: float  # the ends between which the coverage of examples to come is with probability 0.95 given val, by the
-    high: float  # Beta distribution
+    parts: tuple[str, ...]  # what has a threshold: "all", a group's name, or numbers of classes
+    part: Int[Array, "examples classes"]  # whose threshold decides
+    counts: Int[Array, " parts"]  # examples of val, or clusters of them, that set the threshold
+    expected: Float[Array, " parts"]  # coverage over all val
+    low: Float[Array, " parts"]  # the ends between which the coverage of examples to come is with probability 0.95
+    high: Float[Array, " parts"]  # given val, by the Beta distribution
 
 
 def prediction_sets(
@@ -57,7 +60,8 @@ def prediction_sets(
     """Sets of classes that hold the label with probability `coverage` or more, by split conformal prediction.
 
     Class k is a member where its score is at most the threshold, the ceil((n + 1) coverage)-th smallest score of a
-    label among the n examples of val; if they are fewer than that, all classes are members. Scores are
+    label among the n examples of val, or of that part of them; if they are fewer than that, all classes are members.
+    Scores are
 
         lac   1 - p_k: sets are smallest on average, and may be empty
         aps   the sum of p_j over classes ranked before k, and u p_k, u uniform from 0 to 1: larger where it is harder
@@ -91,7 +95,7 @@ def prediction_sets(
         [[1 0 0]
          [0 1 0]
          [1 0 1]
-         [0 1 0]] 0.6928 0.6
+         [0 1 0]] 0.6928 [0.6]
     """
     checks.check_choice("kind", kind, KINDS)
     checks.check_choice("part", part, PARTS)
@@ -104,13 +108,14 @@ def prediction_sets(
         used = generator.permutation(cluster.max() + 1)[cluster] % 5 > 0
         penalty, free = _tuned(val[~used], labels[~used], coverage, penalty, free, generator)
     checks.check_interval("penalty", 0.0 if penalty is None else penalty, 0)
+    checks.count("free", free or 0, 0)
     of_val, of_others = (_scores(rows, kind, penalty, free, generator) for rows in (val, others))
     of_label = of_val[np.arange(n), labels]
     if part == "group":
-        names = [np.asarray(each).astype(str) for each in groups or ()]
-        if [len(each) for each in names] != [n, len(others)]:
+        names = [np.asarray(each).astype(str) for each in (() if groups is None else groups)]
+        if [each.shape for each in names] != [(n,), (len(others),)]:
             raise InputError(f"groups are to name the group of each example, {n} of val and {len(others)} others")
-        place = np.unique(np.concatenate(names), return_inverse=True)[1]
+        names, place = np.unique(np.concatenate(names), return_inverse=True)
         index, place = place[:n], place[n:, None]
     else:
         place = np.zeros(val.shape[1], int)
@@ -120,15 +125,17 @@ def prediction_sets(
             first = generator.permutation(n) % 2 == 0
             place = _alike(of_label[~first], labels[~first], val.shape[1], generator)
             used &= first
+        _, place = np.unique(place, return_inverse=True)
+        names = [", ".join(map(str, np.flatnonzero(place == each))) for each in range(place.max() + 1)]
+        names = ["all"] if part == "all" else names
         index = place[labels]
-    parts, place = np.unique(place, return_inverse=True)
-    rows = [used & (index == each) for each in parts]
+    rows = [used & (index == each) for each in range(len(names))]
     found = [_threshold(of_label[some], cluster[some], coverage) for some in rows]
-    thresholds, ranks, sizes = (np.array(each) for each in zip(*found, strict=True))
-    rank, rest = ranks[sizes.argmin()], sizes.min() + 1 - ranks[sizes.argmin()]
-    ends = special.betaincinv(rank, rest, _ENDS) if rest > 0 else (1.0, 1.0)
-    members = of_others <= thresholds[place.reshape(-1, 1) if part == "group" else place]
-    return PredictionSets(members, thresholds, min(rank / (sizes.min() + 1), 1.0), *map(float, ends))
+    thresholds, ranks, counts = (np.array(each) for each in zip(*found, strict=True))
+    rest, place = counts + 1 - ranks, np.broadcast_to(place, of_others.shape)
+    ends = np.where(rest > 0, special.betaincinv(ranks, np.maximum(rest, 1), _ENDS[:, None]), 1)
+    expected = np.minimum(ranks / (counts + 1), 1)
+    return PredictionSets(of_others <= thresholds[place], thresholds, (*names,), place, counts, expected, *ends)
 
 
 class Answers(NamedTuple):
@@ -214,14 +221,16 @@ def least_cost(log_probs: LogProbs, costs: Float[Array, "classes actions"]) -> A
     rows = _rows(log_probs, None)
     costs = np.asarray(checks.number_array("costs", costs), np.float64)
     checks.check_array(f"costs for log_probs {rows.shape}", costs, shape=(rows.shape[1], None))
+    checks.count("the number of actions that costs has", costs.shape[1], 1)
     checks.check_finite("costs", costs)
     expected = np.exp(rows) @ costs
     return Actions(expected.argmin(axis=1), expected.min(axis=1))
 
 
 def _check_share(name, value):
-    if np.ndim(value) or not 0 < value < 1:
-        raise InputError(f"{name} is {value}: give a number above 0 and below 1")
+    number = np.asarray(value).tolist()
+    if not isinstance(number, float) or not 0 < number < 1:
+        raise InputError(f"{name} is {shown(value)}: give a share above 0 and below 1, as 0.9")
 
 
 def _checked(val_log_probs, val_labels, log_probs):
@@ -296,12 +305,13 @@ def decided(
 ) -> tuple[list[Row], dict[str, Array]]:
     """Rows of sets and answers by each method: thresholds from `held_back`, measured on test as far as it has labels.
 
-    And what is decided on test by the last method: "members" and "answered", with "set_thresholds" and
+    And what is decided on test by the last method: "members" and "answered", with "set_thresholds" of "set_parts" and
     "answer_threshold".
 
-    held_back, test: `Outputs`. Of sets: "set_size", "set_coverage" and, of `held_back`, "expected_coverage"; of
-    answers: "answered", "answered_error" and "answered_bound"; and "error_of_share", with the share of test that is
-    answered as its group, of the most confident twentieth, two twentieths, ...
+    held_back, test: `Outputs`. Of sets: "set_size", "set_coverage" and, of `held_back`, "expected_coverage", the
+    latter two of each part, its group; of answers: "answered", "answered_error" and "answered_bound"; and
+    "error_of_share", with the share of test that is answered as its group, of the most confident twentieth, two
+    twentieths, ...
 
     Example:
         >>> split = calibration.Outputs(logits, labels)
@@ -320,14 +330,17 @@ def decided(
             groups, settings = (held_back.group, test.group), {"coverage": coverage, "kind": kind, "part": part}
             more = {"groups": groups, "clusters": held_back.clusters, "seed": seed}
             sets = prediction_sets(of_val, held_back.labels, of_test, **settings, **more)
-            arrays |= {"members": sets.members, "set_thresholds": sets.thresholds}
+            arrays |= {"members": sets.members, "set_thresholds": sets.thresholds, "set_parts": np.array(sets.parts)}
             sizes = sets.members.sum(axis=1)
             half = Z95 * sizes.std() / n**0.5
             rows.append(Metric("set_size", sizes.mean(), sizes.mean() - half, sizes.mean() + half, n, **tags))
-            expected = sets.expected, sets.low, sets.high, len(held_back.labels)
-            rows.append(Metric("expected_coverage", *expected, **tags | {"split": "val"}))
+            for name, *expected in zip(sets.parts, sets.expected, sets.low, sets.high, sets.counts, strict=True):
+                rows.append(Metric("expected_coverage", *expected, **tags | {"split": "val", "group": name}))
             if labels is not None:
-                rows.append(_share("set_coverage", sets.members[np.arange(n), labels], tags))
+                hits, own = (each[np.arange(n), labels] for each in (sets.members, sets.part))
+                rows.append(_share("set_coverage", hits, tags))
+                for each in np.unique(own):
+                    rows.append(_share("set_coverage", hits[own == each], tags | {"group": sets.parts[each]}))
         if error_at_most:
             given = answers(of_val, held_back.labels, of_test, error_at_most=error_at_most)
             arrays |= {"answered": given.answered, "answer_threshold": np.array(given.threshold)}

@@ -108,6 +108,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         if not is_dense:
             warnings += input_warnings(options, splits, compared.fits)
         warnings += fit_warnings(compared.fits, compared.choice.fitted)
+        if options.coverage:
+            warnings += _of_sets(options, decisions["set_parts"][np.isinf(decisions["set_thresholds"])])
         manifest = {
             "config": config,
             "data": {"name": options.val.rpartition("/")[2]},
@@ -363,6 +365,16 @@ def fit_warnings(fits: Sequence[Fitted], chosen: Fitted | None) -> Iterator[str]
             where = " and ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
             why = f"ended at {where}, an end of the range searched" if fitted.at_end else "did not converge"
             yield f"{fitted.method.title} by {fitted.criterion.replace('_', ' ').upper()} {why}: it is not chosen."
+
+
+def _of_sets(options, few):
+    """The groups or classes that have too few examples for a threshold."""
+    if len(few):
+        least = math.ceil(options.coverage / (1 - options.coverage) - 1e-9)
+        what = "Sets hold all classes in groups" if options.sets_of == "group" else "Every set holds the classes"
+        mend = "; --sets-of=class_cluster joins such" if options.sets_of == "class" else ""
+        names = f"{len(few)} in all: {shown(', '.join(few))}"
+        yield f"{what} of which fewer than {least} examples are held back, {names}{mend}."
 
 
 def _of_file(name: str, outputs: Outputs) -> Iterator[str]:

@@ -89,9 +89,11 @@ def _fit_note(run: Run, column: Column) -> str:
 
 
 def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
-    """Return the main metrics of each method by each criterion as plain text, a line for each."""
-    corner = "on val, cross-fitted" if split == HELD_OUT else f"on {split}"
-    return sections.as_text(metric_table(Run(rows, manifest), split, corner, names=PRINTED))
+    """Return the main metrics of each method by each criterion as plain text, a line for each, and what is decided."""
+    corner, run = "on val, cross-fitted" if split == HELD_OUT else f"on {split}", Run(rows, manifest)
+    decided = Markup(_decision_section(run, _choice(run)[0]).words).split("</p>")
+    table = sections.as_text(metric_table(run, split, corner, names=PRINTED))
+    return "\n".join(filter(None, [table, *(sentence.striptags() for sentence in decided)]))
 
 
 def reliability_panels(
@@ -373,27 +375,47 @@ _DECISIONS = {  # by the names of rows
 
 
 def _decision_section(run: Run, chosen: Column) -> Section:
-    """Sets of classes and answers, as given and after the method."""
-    columns = list(dict.fromkeys([AS_TRAINED, chosen]))
-    split_of = {"expected_coverage": "val"}
-    found = {name: [run.metric(column, name, split_of.get(name, "test")) for column in columns] for name in _DECISIONS}
-    found = {name: rows for name, rows in found.items() if any(rows)}
+    """Sets of classes and answers, as given and after the method; and how far it covers each class or group."""
+    columns, found = list(dict.fromkeys([AS_TRAINED, chosen])), defaultdict(dict)
+    for row in select(run.rows, Metric):
+        if row.name in _DECISIONS:
+            found[row.group, Column(row.method, row.criterion)][row.name] = row
     if not found:
         return Section("")
-    cells = zip(*([metric_cell(row, _DECISIONS[name]) for row in rows] for name, rows in found.items()), strict=True)
-    heads = [(_DECISIONS[name].title, _DECISIONS[name].note) for name in found]
-    lines = [Line(run.fitted_title(of), "", list(line)) for of, line in zip(columns, cells, strict=True)]
+    parts = [rows for (name, column), rows in found.items() if name and column == chosen]
+    parts.sort(key=lambda rows: rows["set_coverage"].value if "set_coverage" in rows else np.inf)
+    of_parts = []
+    for rows in parts[: row_figures.MOST_CLASSES]:
+        notes = [f"{row.n:,} of {row.split}" for row in rows.values()]
+        of_parts.append((short(rows["expected_coverage"].group, 40), joined(*notes), rows))
     curves = {
         column: select(run.rows, Metric, name="error_of_share", split="test", **column._asdict()) for column in columns
     }
     panel = Panel("risk_coverage", "Errors among the surest", row_figures.risk_coverage(run, curves))
+    covered = [rows["set_coverage"] for rows in parts if "set_coverage" in rows]
     return Section(
         "What to do with them: sets, answers, none",
-        say("decisions", run=run, found={name: rows[-1] for name, rows in found.items()}, name=_after(run, chosen)),
-        [Table("Test split", heads, lines)],
+        say("decisions", run=run, found=found[None, chosen], name=_after(run, chosen), covered=covered),
+        [
+            _decision_table("Test split", [(run.fitted_title(of), "", found[None, of]) for of in columns]),
+            _decision_table("Least covered first", of_parts),
+        ],
         figures=[panel] if all(curves.values()) else [],
         notes=say("how_decided", run=run),
         layout="beside",
+    )
+
+
+def _decision_table(corner, lines):
+    """Lines of title, note and rows by name."""
+    heads = [name for name in _DECISIONS if any(name in rows for _, _, rows in lines)]
+    return Table(
+        corner,
+        [(_DECISIONS[name].title, _DECISIONS[name].note) for name in heads],
+        [
+            Line(title, note, [metric_cell(rows.get(name), _DECISIONS[name]) for name in heads])
+            for title, note, rows in lines
+        ],
     )
 
 

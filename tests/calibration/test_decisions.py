@@ -80,10 +80,12 @@ def test_each_class_group_and_cluster_of_classes_is_covered():
     assert min(share["class"], share["class_cluster"]) > 0.86
     groups = [np.where(each == 0, "rare", "usual") for each in (labels, truth)]
     sets = decisions.prediction_sets(val, labels, rows, part="group", groups=groups)
-    assert sets.thresholds.shape == (2,)
+    assert (sets.parts, sets.counts.tolist()) == (("rare", "usual"), [(labels == 0).sum(), (labels > 0).sum()])
+    np.testing.assert_array_equal(sets.part[:, 1], truth > 0)
     assert sets.members[np.arange(6000), truth][truth == 0].mean() > 0.86
-    unseen = [groups[0], np.full(6000, "new")]
-    assert decisions.prediction_sets(val, labels, rows, part="group", groups=unseen).members.all()
+    unseen = decisions.prediction_sets(val, labels, rows, part="group", groups=[groups[0], np.full(6000, "new")])
+    assert unseen.members.all()
+    assert (unseen.parts[0], unseen.counts[0], unseen.expected[0], unseen.low[0]) == ("new", 0, 1, 1)
 
 
 def test_clusters_of_examples_cover_examples_of_new_clusters():
@@ -110,7 +112,7 @@ def test_coverage_given_val_is_between_its_ends():
     rows, truth = drawn(rng, 40_000)
     for seed in range(300):
         sets = decisions.prediction_sets(*drawn(rng, 80), rows, coverage=0.9, seed=seed)
-        inside += sets.low <= sets.members[np.arange(len(truth)), truth].mean() <= sets.high
+        inside += bool(sets.low <= sets.members[np.arange(len(truth)), truth].mean() <= sets.high)
     assert stats.binomtest(inside, 300, 0.95).pvalue > 1e-3
 
 
@@ -159,8 +161,14 @@ def test_costs_decide():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"coverage": 1.0}, r"coverage is 1\.0: give a number above 0 and below 1"),
+        ({"coverage": 1.0}, r"coverage is 1\.0: give a share above 0 and below 1"),
+        ({"coverage": 90}, "coverage is 90: give a share above 0 and below 1, as 0.9"),
         ({"coverage": [0.9, 0.8]}, "coverage is"),
+        ({"coverage": "a"}, "coverage is a"),
+        ({"kind": "raps", "free": -1}, "free is -1"),
+        ({"kind": "raps", "free": "a", "penalty": 0.1}, "free is a"),
+        ({"part": "group", "groups": np.zeros(20)}, "name the group of each example"),
+        ({"part": "group", "groups": (np.zeros(20), None)}, "name the group of each example"),
         ({"seed": -1}, "seed is -1"),
         ({"kind": "best"}, "choose one of lac, aps, raps"),
         ({"part": "group"}, "name the group of each example, 20 of val and 20 others"),
@@ -171,8 +179,9 @@ def test_errors_say_what_to_mend(options, says):
     val, labels = drawn(np.random.default_rng(0), 20)
     with pytest.raises(InputError, match=says):
         decisions.prediction_sets(val, labels, val, **options)
-    with pytest.raises(InputError, match="costs"):
-        decisions.least_cost(val, np.eye(2))
+    for costs in (np.eye(2), np.zeros((CLASSES, 0))):
+        with pytest.raises(InputError, match="costs"):
+            decisions.least_cost(val, costs)
     for wrong in (val + 1, np.exp(val), np.full_like(val, np.nan)):  # logits, probabilities, nothing
         for decide in (
             lambda wrong: decisions.prediction_sets(val, labels, wrong),
