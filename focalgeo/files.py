@@ -8,7 +8,7 @@ import re
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -55,6 +55,24 @@ def spoken(main: Callable[[], int]) -> int:
             f"focalgeo: cannot write to standard output: {error.strerror}; what a command writes into files is there"
         )
         return InputError.exit_code
+
+
+@contextlib.contextmanager
+def reading(where: object, mend: str = "check the path and the disk, or write it again") -> Iterator[None]:
+    """Turn whatever a reader raises into one line: what is damaged or beyond memory raises some thirty types.
+
+    Raises:
+        InputError: it says what cannot be read and why; one that is raised inside stays as it is.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        if "pickle" in why.lower() or "weights_only" in why:  # whose advice is to let the file run its code
+            why = "it holds more than arrays, which could run code"
+        raise InputError(f"{where} cannot be read or written ({shown(why, most=200)}): {mend}") from error
 
 
 def check_regular(path: Path) -> None:

@@ -56,7 +56,9 @@ f = np.interp(log_p, c["thresholds"], c["probabilities"]) * (z > -np.inf); probs
 """
 _BY_GROUP = f"""\
 import json, pathlib, numpy as np; c = json.loads({CALIBRATOR})
-t = np.array(c["parameters"]["temperature"])[[c["groups"].index(name) for name in group]]  # group [examples]
+names = np.array(c["groups"]); group = np.broadcast_to(group, len(logits)).astype(str)  # group [examples], or one
+if {{*group}} - {{*names}}: raise ValueError(f"give group: for each example one of {{', '.join(names[:5])}}, ...")
+t = np.array(c["parameters"]["temperature"])[np.searchsorted(names, group)]
 z = logits.astype(float) / t[:, None]; probs = np.exp(z - np.logaddexp.reduce(z, -1, keepdims=True))
 """
 _STACKING = f"""\

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from focalgeo import checks, formulas
+from focalgeo import checks, files, formulas
 from focalgeo.types import InputError
 
 _ONNX = {  # names of steps that are not JAX's: "reduce_max" is ReduceMax
@@ -44,6 +44,7 @@ _REWRITTEN = {  # what ONNX has not, in what it has
     "nextafter": lambda log_prob, _: log_prob * (1 + 2.0**-23) - 1e-37,  # or the number after the next
     "stop_gradient": lambda x: x,
 }
+_GIVE = "give a model, or its path, of opset 18 or later (onnx.version_converter makes it so)"
 _NUMPY = '''\
 """{}: calibrated probabilities of a classifier's logits, by NumPy alone."""
 
@@ -53,6 +54,8 @@ CALIBRATOR = r"""
 
 def predict_proba(logits, group=None):
     """Probabilities [examples, classes] of logits of that shape; where each group has numbers, group names them."""
+    if {} not in (None, logits.shape[-1]):
+        raise ValueError(f"logits have shape {{logits.shape}}: give [examples, {}]")
 {}    return probs
 '''
 
@@ -150,13 +153,16 @@ def to_onnx(fitted, classifier: Any = None) -> Any:
         graph = helper.make_graph([], fitted.method.name, [rows(source)], [])
         model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
     else:
-        model.CopyFrom(classifier if isinstance(classifier, onnx.ModelProto) else onnx.load(classifier))
+        with files.reading("the classifier", _GIVE):
+            model.CopyFrom(classifier if isinstance(classifier, onnx.ModelProto) else onnx.load(classifier))
+        checks.count("the number of the classifier's outputs", len(model.graph.output), 1)
         output = model.graph.output[0]
         source = output.name
         makers = [node.op_type for node in model.graph.node if source in node.output]
         if {*makers} & {"LogSoftmax", "Sigmoid", "Softmax"}:
             raise InputError(f"the classifier's first output is made by {makers[0]}: give one whose output is logits")
-        if [dim.dim_value for dim in output.type.tensor_type.shape.dim][1:] != [fitted.num_classes]:
+        tensor = output.type.tensor_type
+        if [tensor.elem_type, *(dim.dim_value for dim in tensor.shape.dim[1:])] != [1, fitted.num_classes]:
             needed = f"FLOAT, [n, {fitted.num_classes}]"
             raise InputError(f"the classifier's first output is {helper.printable_value_info(output)}: give {needed}")
     graph = model.graph
@@ -175,7 +181,8 @@ def to_onnx(fitted, classifier: Any = None) -> Any:
     log_probs = _log_probs(fitted, source, add)
     for name, output in (("identity", "log_probs"), ("exp", "probabilities")):
         graph.output.append(rows(add(name, log_probs, output=output)))
-    onnx.checker.check_model(model, full_check=True)
+    with files.reading("the classifier with these steps", _GIVE):
+        onnx.checker.check_model(model, full_check=True)
     return model
 
 
@@ -206,4 +213,5 @@ def to_numpy(fitted) -> str:
     It computes in float64, so that from `predict_proba` it differs by what float32 rounds there: up to 1e-5.
     """
     lines = formulas.SNIPPETS[fitted.method.name].replace(formulas.CALIBRATOR, "CALIBRATOR")
-    return _NUMPY.format(fitted.method.title, fitted.to_json(), textwrap.indent(lines, "    "))
+    classes = fitted.num_classes
+    return _NUMPY.format(fitted.method.title, fitted.to_json(), classes, classes, textwrap.indent(lines, "    "))

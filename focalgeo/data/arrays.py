@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from focalgeo import files
 from focalgeo.data import sources, tables
 from focalgeo.data.splits import Options, RawDataset
 from focalgeo.types import Dataset, InputError, Split, shown
@@ -25,7 +26,7 @@ def read_arrays(location: str, options: Options) -> RawDataset:
         InputError: nothing there, no x or y, lengths or shapes that differ, numbers that are not finite.
     """
     source, splits = sources.find("arrays", location), {}
-    with sources.reading(source.where, GIVE), np.load(source.path, allow_pickle=False) as file:
+    with files.reading(source.where, GIVE), np.load(source.path, allow_pickle=False) as file:
         ends = {"train": "_train" if "x_train" in file else "", "val": "_val", "test": "_test"}
         for part, end in ends.items():
             x, y = f"x{end}", f"y{end}"

@@ -15,6 +15,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from tqdm import tqdm
 
+from focalgeo import files
 from focalgeo.data import sources
 from focalgeo.data.splits import Options, RawDataset
 from focalgeo.types import InputError, Split
@@ -102,7 +103,7 @@ def decode_files(
     """
 
     def decode(name: str) -> np.ndarray:
-        with sources.reading(f"{where}: {name}"), Image.open(folder / name, formats=FORMATS) as image:
+        with files.reading(f"{where}: {name}"), Image.open(folder / name, formats=FORMATS) as image:
             # Pillow would clip 16 and 32 bits at 255; a camera's MPO holds a photo and smaller copies of it
             if image.mode[0] in "IF" or (image.format != "MPO" and getattr(image, "is_animated", False)):
                 raise ValueError(f"mode {image.mode} or holds several images, not one of 8 bits per channel")
@@ -200,7 +201,7 @@ def read_tfds(name: str, options: Options) -> RawDataset:
     where = f"tfds:{name}"
     data_dir = Path(os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
     prepare = f"pip install 'focalgeo[tfds]' tensorflow && tfds build {name} --file_format=array_record"
-    with sources.reading(where, f"run `{prepare}` once, or name another folder than {data_dir} in TFDS_DATA_DIR"):
+    with files.reading(where, f"run `{prepare}` once, or name another folder than {data_dir} in TFDS_DATA_DIR"):
         import array_record  # noqa: F401 (by which it reads)
         from tensorflow_datasets.core import read_only_builder
 
@@ -209,7 +210,7 @@ def read_tfds(name: str, options: Options) -> RawDataset:
 
     def build() -> RawDataset:
         mend = "prepare it again, choose a set of images with class labels, or set config.data.image_size"
-        with sources.reading(where, mend):
+        with files.reading(where, mend):
             image_key, label_key = builder.info.supervised_keys or ("image", "label")
             splits = {}
             for part, split in TFDS_SPLITS.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas
 
-from focalgeo.data import sources
+from focalgeo import files
 
 _NAME = re.compile(r"samples_(.+)_[^_]+\.jsonl(?:\.gz)?")
 _MEND = "give samples of a multiple-choice task, whose target is the number of a choice"
@@ -26,7 +26,7 @@ def outputs(table: Any, path: Path) -> Any:
         return table
     rows = []
     for line, sample in zip(table.index, table.to_dict("records"), strict=True):
-        with sources.reading(f"{path}, line {line},", _MEND):
+        with files.reading(f"{path}, line {line},", _MEND):
             rows.append(_of_sample(sample))
     found = pandas.DataFrame(rows, table.index, ["logits", "labels"])
     found["group"] = table.get("task", _NAME.sub(r"\1", path.name))

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from focalgeo import advice
-from focalgeo.data import sources
+from focalgeo import advice, files
 from focalgeo.data.output_arrays import Keys, Outputs, array_of, open_arrays, read_arrays
 from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
 
@@ -41,7 +40,7 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
         InputError: a file that cannot be read, pickled objects, an array that is missing, a wrong shape or type,
         numbers that are not finite, labels out of range, probabilities that are none, fewer than 30 examples.
     """
-    with sources.reading(f"--{where}={source}"):
+    with files.reading(f"--{where}={source}"):
         outputs = read_arrays(source, keys, where)
     for fault in _faults(outputs):
         raise InputError(f"{where}: {fault}")
@@ -69,7 +68,7 @@ def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: 
     Raises:
         InputError: a file that cannot be read, an array that is missing, of another shape, or no probabilities.
     """
-    with sources.reading(path):
+    with files.reading(path):
         arrays = open_arrays(Path(os.path.expanduser(path)), Keys())
         probs = {split: array_of(arrays, split, "probs", where) for split in shapes}
     for split, array in probs.items():

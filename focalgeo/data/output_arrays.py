@@ -18,6 +18,7 @@ from jaxtyping import Float32, Int32
 from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safetensors asks for it
 from safetensors.numpy import load_file
 
+from focalgeo import files
 from focalgeo.data import lm_eval, sources, tables
 from focalgeo.types import OFF_ONE, InputError, is_one_hot, look_like_probabilities, shown
 
@@ -295,12 +296,8 @@ def _numbers(frames, where):
 def _read_torch(path):
     import torch  # optional, and slow to import
 
-    try:
+    with files.reading(path, 'run the model, and torch.save({"logits": tensor, "labels": tensor}, path)'):
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        what = f"{path} holds more than tensors, as NumPy's arrays or a whole model, or is damaged"
-        mend = 'run the model, and torch.save({"logits": tensor, "labels": tensor}, path)'
-        raise InputError(f"{what}; nothing in it is executed: {mend}") from error
     if not isinstance(tensors, Mapping):
         tensors = {"logits": tensors}
     # NumPy has no bfloat16

@@ -3,13 +3,12 @@
 The cache is `platformdirs`' folder of the user, $XDG_CACHE_HOME/focalgeo or ~/.cache/focalgeo on Linux.
 """
 
-import contextlib
 import hashlib
 import os
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ import filelock
 import numpy as np
 import platformdirs
 
+from focalgeo import files
 from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split, shown
 
@@ -36,24 +36,6 @@ class Source(NamedTuple):
     checksum: str  # see `checksum`
 
 
-@contextlib.contextmanager
-def reading(where: object, mend: str = "check the path and the disk, or write it again") -> Iterator[None]:
-    """Turn whatever a reader raises into one line: what is damaged or beyond memory raises some thirty types.
-
-    Raises:
-        InputError: it says what cannot be read and why; one that is raised inside stays as it is.
-    """
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        if "pickle" in why.lower() or "weights_only" in why:  # whose advice is to let the file run its code
-            why = "it holds more than arrays, which could run code"
-        raise InputError(f"{where} cannot be read or written ({shown(why, most=200)}): {mend}") from error
-
-
 def find(kind: str, location: str) -> Source:
     """The folder or archive at a location; ~ is the home folder.
 
@@ -63,7 +45,7 @@ def find(kind: str, location: str) -> Source:
     where, path = shown(f"{kind}:{location}", most=200), Path(os.path.expanduser(location))
     if not location or not (os.path.isdir(path) or os.path.isfile(path)):
         raise InputError(f"{where}: there is no such folder or archive: check the path, relative to {Path.cwd()}")
-    with reading(where):
+    with files.reading(where):
         return Source(where, path, checksum(path))
 
 
@@ -161,7 +143,7 @@ def decoded(source: Source, key: str, build: Callable[[], RawDataset]) -> RawDat
         np.savez(path, class_names=class_names, **arrays)
 
     path = _made(f"{key}-{source.checksum}-v{FORMAT}.npz", write, source.where)
-    with reading(path, "remove it, and it is made again"), np.load(path) as arrays:
+    with files.reading(path, "remove it, and it is made again"), np.load(path) as arrays:
         parts = [name.removesuffix("_x") for name in arrays if name.endswith("_x")]
         splits = {part: Split(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in parts}
         return RawDataset(splits, tuple(arrays["class_names"].tolist()), source.checksum)
@@ -173,7 +155,9 @@ def _made(name, make, where):
     if path.exists():
         return path
     temporary = path.with_name(f".{name}")
-    with reading(where, "write it again if it is damaged, else name another folder for the cache in XDG_CACHE_HOME"):
+    with files.reading(
+        where, "write it again if it is damaged, else name another folder for the cache in XDG_CACHE_HOME"
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(path.with_name(f".{name}.lock")):
             if not path.exists():

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from focalgeo.data import sources
+from focalgeo import files
 from focalgeo.types import InputError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".feather")  # the first three also as .gz
@@ -41,7 +41,7 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
         if suffix in _CONVERSIONS:
             mend = f"convert it by {_CONVERSIONS[suffix]}.to_csv(..., index=False)"
         raise InputError(f"there is no file {path} of a known format: {mend}")
-    with sources.reading(path, "write it again; parquet and feather need pyarrow (pip install pyarrow)"):
+    with files.reading(path, "write it again; parquet and feather need pyarrow (pip install pyarrow)"):
         if suffix in (".parquet", ".feather"):
             return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
         if suffix == ".jsonl":
@@ -65,7 +65,7 @@ def _read_jsonl(path):
 
     rows = {}
     for number, line in _numbered(path):
-        with sources.reading(f"{path}, line {number},"):
+        with files.reading(f"{path}, line {number},"):
             rows[number] = dict(json.loads(line))
     return pandas.DataFrame([*rows.values()], pandas.Index([*rows], name="line"))
 

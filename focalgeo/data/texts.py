@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from jaxtyping import Float32, Int32
 
+from focalgeo import files
 from focalgeo.data import images, sources
 from focalgeo.data.splits import Options, RawDataset, Sizes
 from focalgeo.types import Dataset, InputError, Split
@@ -115,7 +116,7 @@ def read_embeddings(
     wanted = {word.encode(): row for row, word in enumerate(vocabulary) if row > 0}
     if not os.path.isfile(path):  # a pipe would be waited for
         raise InputError(f"there is no file {path}: check the path, relative to {Path.cwd()}")
-    with sources.reading(path), (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
+    with files.reading(path), (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
         vectors = _read_vectors(file, wanted, path)
     if not vectors:
         raise InputError(
@@ -141,7 +142,7 @@ def _read_vectors(file, wanted, path):
         row = wanted.get(word)
         if row is None or row in vectors or rest.count(b" ") >= size:
             continue
-        with sources.reading(f"{path}, line {number},"):
+        with files.reading(f"{path}, line {number},"):
             vector = np.array([float(value) for value in rest.split(b" ")])
             if len(vector) < size or not (np.abs(vector) <= np.finfo(np.float32).max).all():
                 raise ValueError(f"it has no {size} numbers that are finite in float32")
@@ -184,7 +185,7 @@ def _fetched(options: Options) -> RawDataset:
     names, texts, digest = [], [], hashlib.sha256()
     mend = "fetch 20news-bydate.tar.gz by hand and give newsgroups:<path of the folder or archive>"
     for part in ("train", "test"):
-        with sources.reading("newsgroups", mend):
+        with files.reading("newsgroups", mend):
             bunch = fetch_20newsgroups(subset=part, shuffle=False)
         for file, label, text in zip(bunch.filenames, bunch.target, bunch.data, strict=True):
             names.append(f"{part}/{bunch.target_names[label]}/{PurePosixPath(str(file)).name}")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32
 
+from focalgeo import files
 from focalgeo.data import sources
 from focalgeo.data.splits import Options, RawDataset
 from focalgeo.data.texts import number_words
@@ -79,7 +80,7 @@ def read_treebank(location: str, options: Options) -> RawDataset:
 def _read_trees(path: Path, where: str) -> Iterator[Tree]:
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         if line.strip():
-            with sources.reading(f"{where}, line {number},", "mend or remove the line"):
+            with files.reading(f"{where}, line {number},", "mend or remove the line"):
                 tree = parse_tree(line.decode())
             if (tree.inner_sentiments or tree.leaf_sentiments)[-1] != NEUTRAL:  # that of the whole sentence
                 yield tree

@@ -23,7 +23,6 @@ from focalgeo.calibration import METHODS, Comparison, Fitted, suspicions
 from focalgeo.calibration.binning import inner_ends
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.data.output_arrays import checksum, paths_of
-from focalgeo.data.sources import reading
 from focalgeo.job import provenance, say
 from focalgeo.rows import LEAST_EXAMPLES, Seconds
 from focalgeo.types import (
@@ -86,7 +85,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     classes = splits["val"].logits.shape[-1]
     calibration.checked_methods(methods, num_classes=classes, also=also, **settings)
     settings |= {name: flags[name] for name in ("num_folds", "num_bins", "num_resamples", "seed", "prefer")}
-    if options.attach:  # before anything is fitted
+    if options.attach is not None:  # before anything is fitted
         _attach(options.attach, Fitted(METHODS["uncalibrated"], None, {}, classes))
     with records.locked(out):
         began = time.perf_counter()
@@ -131,7 +130,7 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         records.write_json(out / "calibrator.json", saved)
         say("drawing the report")
         report.write_report(out)
-        if options.attach:
+        if options.attach is not None:
             _attach(options.attach, compared.choice.fitted, out)
     print(report.results_text(rows, records.read_manifest(out), measured_on))
     numbers = compared.choice.fitted.parameters.items()
@@ -243,7 +242,7 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
         paths = paths_of(source or "")
         if paths.keys() != {"logits", "labels"}:
             raise InputError(f"--{name}={source}: {ask}")
-        with reading(f"--{name}={source}", ask):
+        with files.reading(f"--{name}={source}", ask):
             logits, labels = (np.load(paths[role], mmap_mode="r") for role in ("logits", "labels"))
             logits = np.moveaxis(logits, options.class_axis, -1)
             if look_like_probabilities(logits[0].reshape(-1, logits.shape[-1]), OFF_ONE):
@@ -308,9 +307,9 @@ def _summary(options, compared, saved):
 
 def _attach(path, fitted, out=None):
     """Write calibrated.onnx, a classifier's model that goes on to calibrated probabilities; without out, try it."""
-    with reading(f"--attach={path}", "give a model of opset 18 or later, whose first output is its logits"):
-        model = fitted.to_onnx(path)
-        if out:
+    model = fitted.to_onnx(path)
+    if out:
+        with records.writing(out):
             files.replace(out / "calibrated.onnx", lambda file: file.write(model.SerializeToString()))
 
 

@@ -122,6 +122,17 @@ def test_the_file_of_numpy_of_groups():
     method, names = fit("temperature_scaling_by_group", logits, labels, group=group), {}
     exec(method.to_numpy(), names)
     np.testing.assert_allclose(names["predict_proba"](logits, group), method.predict_proba(logits, group), atol=NEAR)
+    for wrong in (None, "other", np.where(labels == 0, "other", group)):
+        with pytest.raises(ValueError, match=r"give group: for each example one of b\\, it's"):
+            names["predict_proba"](logits, wrong)
+    numbered = fit("temperature_scaling_by_group", logits, labels, group=labels % 2 + 9)  # 10 is before 9
+    exec(numbered.to_numpy(), names)
+    for group in (labels % 2 + 9, 10):
+        np.testing.assert_allclose(
+            names["predict_proba"](logits, group), numbered.predict_proba(logits, group), atol=NEAR
+        )
+    with pytest.raises(ValueError, match=r"logits have shape \(400, 2\): give \[examples, 3\]"):
+        names["predict_proba"](logits[:, :2], group)
     pytest.importorskip("onnx")
     with pytest.raises(InputError, match="each group has a temperature"):
         method.to_onnx()
@@ -154,6 +165,25 @@ def test_a_classifier_goes_on_to_calibrated_probabilities(fitted, tmp_path, name
     assert model == before
 
 
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda onnx, path: path.write_text("logits"), "Error parsing message"),
+        (lambda onnx, path: path.write_bytes(b""), "the number of the classifier's outputs is 0"),
+        (lambda onnx, path: None, "No such file"),
+        (lambda onnx, path: path.mkdir(), "Is a directory"),
+        (lambda onnx, path: onnx.save(classifier(onnx, opset=13)[0], path), "of opset 18 or later .onnx.version_conv"),
+        (lambda onnx, path: onnx.save(classifier(onnx, kind=11)[0], path), "give FLOAT, .n, 5"),
+        (lambda onnx, path: onnx.save(classifier(onnx, outputs=("x1", "probabilities"))[0], path), "'probabilities'"),
+    ],
+)
+def test_what_is_no_classifier_is_refused_in_one_line_that_names_the_cause(fitted, tmp_path, make, says):
+    make(pytest.importorskip("onnx"), tmp_path / "model.onnx")
+    with pytest.raises(InputError, match=says) as caught:
+        fitted("temperature_scaling").to_onnx(tmp_path / "model.onnx")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_classifier_that_ends_in_probabilities_is_refused(fitted):
     onnx = pytest.importorskip("onnx")
     model, _ = classifier(onnx)
@@ -173,6 +203,15 @@ def test_a_classifier_that_does_not_fit_is_refused_before_anything_is_fitted(tmp
     assert calibrate.main(flags) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("focalgeo: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_path_of_a_classifier_is_refused(tmp_path, capsys):
+    pytest.importorskip("onnx")
+    logits, labels = outputs(200, 5)
+    np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
+    assert calibrate.main([f"--val={tmp_path / 'val.npz'}", "--attach=", f"--out={tmp_path / 'out'}"]) == 2
+    assert "the classifier cannot be read" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -364,7 +364,7 @@ def test_a_torch_file_is_read_with_weights_only(tmp_path, monkeypatch):
 
     (tmp_path / "a.pt").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load))
-    assert "holds more than tensors, as NumPy's arrays or a whole model" in line(tmp_path / "a.pt")
+    assert "it holds more than arrays, which could run code): run the model, and torch.save" in line(tmp_path / "a.pt")
     assert asked == [{"map_location": "cpu", "weights_only": True}]
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "torch" in line(tmp_path / "a.pt")
