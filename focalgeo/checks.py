@@ -25,6 +25,7 @@ from focalgeo.types import (
     ProbabilityWarning,
     PyTree,
     RunError,
+    count,
     is_one_hot,
     look_like_probabilities,
     shown,
@@ -265,15 +266,6 @@ def described(leaf: object) -> str:
     return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(getattr(leaf, 'shape', ()))}"
 
 
-def count(name: str, value: object, low: int, high: int = 2**31 - 1) -> int:
-    """A whole number from `low` to `high` that is known while tracing."""
-    whole = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
-    if not whole or not low <= value <= high:
-        ends = f"{low} or more" if high == 2**31 - 1 else f"{low} to {high}"
-        raise InputError(f"{name} is {shown(value)}: give a whole number, {ends}")
-    return int(value)
-
-
 def check_bins(num_bins: int) -> None:
     """Refuse a number of bins that is none, or so large that a table of it and the examples fills the memory."""
     count("num_bins", num_bins, 1, MOST_BINS)
@@ -334,6 +326,8 @@ def check_choice(name: str, value: object, choices: Collection) -> None:
 
 def names(what: str, values: Collection, choices: Collection) -> tuple[str, ...]:
     """A list of names, each one of the choices."""
+    if isinstance(values, str) or not np.iterable(values):
+        raise InputError(f"{what} is {shown(values)}: give a list of names")
     for name in values:
         if name not in choices:
             raise InputError.of_choice(what, shown(name), choices)

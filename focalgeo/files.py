@@ -70,8 +70,8 @@ def reading(where: object, mend: str = "check the path and the disk, or write it
         raise
     except Exception as error:
         why = " ".join(str(error).split()) or type(error).__name__
-        if "pickle" in why.lower() or "weights_only" in why:  # whose advice is to let the file run its code
-            why = "it holds more than arrays, which could run code"
+        if re.search("pickle|weights_only", why, re.IGNORECASE) and not isinstance(error, OSError):  # which name a path
+            why = "it holds more than arrays, which could run code"  # not the advice to let the file run its code
         raise InputError(f"{where} cannot be read or written ({shown(why, most=200)}): {mend}") from error
 
 

@@ -45,18 +45,10 @@ def writing(path: Workdir) -> Iterator[None]:
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[Any]:
     """The file, to be read, or one line on why it cannot be."""
-    try:
+    with files.reading(path, f"restore it, run the job that writes it first, or {_ELSEWHERE}"):
         files.check_regular(path)
         with open(path, "rb") as file:
             yield file
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(
-            f"cannot read {shown(path, most=200)}: {error.strerror}; run the job that writes it first"
-        ) from error
-    except Exception as error:  # whatever a reader says of a damaged file
-        raise InputError(f"{shown(path, most=200)} is corrupt; restore it or {_ELSEWHERE}") from error
 
 
 def _replace(path: Path, write: Callable[[Any], None]) -> None:

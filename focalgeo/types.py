@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,15 @@ def shown(value: object, *, most: int = 60) -> str:
         text = f"a value of type {type(value).__name__}"
     text = text if len(text) <= most else f"{text[: most - 3]}..."
     return text if text.isprintable() else "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
+def count(name: str, value: object, low: int, high: int = 2**31 - 1) -> int:
+    """A whole number from `low` to `high` that is known while tracing."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+    if not whole or not low <= value <= high:
+        ends = f"{low} or more" if high == 2**31 - 1 else f"{low} to {high}"
+        raise InputError(f"{name} is {shown(value)}: give a whole number, {ends}")
+    return int(value)
 
 
 class _OneLine(Exception):

@@ -169,6 +169,11 @@ RULES = [  # for each rule fields that just keep it, one more that breaks it, an
         "loss.trace_bound is 0.1",
     ),
     ({"loss__trace_target": 1, "loss__trace_bound": 0.1}, {"curvature__examples": 0}, "curvature.examples is 0"),
+    (
+        {"sweep__trace_target": (0, 1), "loss__trace_bound": 0.1},
+        {"sweep__trace_target": ()},
+        "loss.trace_bound is of",
+    ),
     ({"curvature__sharpness": True}, {"curvature__examples": 0}, "curvature.examples is 0"),
     ({"loss__name": "signed_focal_loss", "loss__gamma": -1}, {"loss__name": "focal_loss"}, "loss.gamma is -1"),
     (

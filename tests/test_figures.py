@@ -101,12 +101,33 @@ def test_what_cannot_be_drawn_is_one_line(arguments, says):
             draw(*arguments)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"colour": "blau"}, {"colour": [1, 2]}, {"ax": Figure().subplots(1, 2)}, {"ax": "left"}, {"num_bins": -1}],
+)
+def test_options_that_no_figure_has_are_one_line(outputs, options):
+    for draw in FIGURES[:2] if "num_bins" in options else (*FIGURES, report.against_gamma):
+        arrays = ([0, 1], [1.0, 2.0]) if draw is report.against_gamma else outputs
+        with pytest.raises(InputError, match=f"^{next(iter(options))} is"):
+            draw(*arrays, **options)
+    for num_bins in (2.5, "a", None):
+        with pytest.raises(InputError, match=r"^num_bins is"):
+            report.reliability(*outputs, num_bins=num_bins)
+
+
+def test_a_colour_may_be_numbers_and_bins_none(outputs):
+    ax = report.confidence_histogram(*outputs, colour=[1, 0, 0], num_bins=15)
+    assert ax.lines[0].get_color() == [1, 0, 0]
+    assert len(report.reliability(*outputs, num_bins=0, num_resamples=100).lines) == 2
+
+
 def test_curves_refuse_what_is_no_confidence():
     for confidence, right in (([1.2], [1]), ([0.5], [2]), ([], []), ([[0.5]], [[1]])):
         with pytest.raises(InputError, match="give"):
             report.calibration_curve(confidence, right)
-    with pytest.raises(InputError, match="100 resamples"):
-        report.calibration_curve([0.5], [1], num_resamples=10)
+    for options in ({"num_resamples": "a"}, {"seed": -1}, {"seed": 1.5}):
+        with pytest.raises(InputError, match=f"{next(iter(options))} is"):
+            report.calibration_curve([0.5], [1], **options)
     for gammas, numbers in (([0, 1], [1.0]), ([np.nan, 1], [1.0, 2.0])):
         with pytest.raises(InputError, match="one for each run"):
             report.against_gamma(gammas, numbers)

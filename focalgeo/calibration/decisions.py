@@ -51,7 +51,7 @@ def prediction_sets(
     coverage: float = 0.9,
     kind: str = "lac",
     part: str = "all",
-    groups: tuple[Array, Array] | None = None,
+    groups: tuple[Array, Array] | tuple[()] = (),
     clusters: Array | None = None,
     penalty: float | None = None,
     free: int | None = None,
@@ -112,7 +112,7 @@ def prediction_sets(
     of_val, of_others = (_scores(rows, kind, penalty, free, generator) for rows in (val, others))
     of_label = of_val[np.arange(n), labels]
     if part == "group":
-        names = [np.asarray(each).astype(str) for each in (() if groups is None else groups)]
+        names = [np.asarray(each).astype(str) for each in groups]
         if [each.shape for each in names] != [(n,), (len(others),)]:
             raise InputError(f"groups are to name the group of each example, {n} of val and {len(others)} others")
         names, place = np.unique(np.concatenate(names), return_inverse=True)
@@ -133,9 +133,9 @@ def prediction_sets(
     found = [_threshold(of_label[some], cluster[some], coverage) for some in rows]
     thresholds, ranks, counts = (np.array(each) for each in zip(*found, strict=True))
     rest, place = counts + 1 - ranks, np.broadcast_to(place, of_others.shape)
-    ends = np.where(rest > 0, special.betaincinv(ranks, np.maximum(rest, 1), _ENDS[:, None]), 1)
-    expected = np.minimum(ranks / (counts + 1), 1)
-    return PredictionSets(of_others <= thresholds[place], thresholds, (*names,), place, counts, expected, *ends)
+    ends = np.where(rest > 0, special.betaincinv(ranks, rest, _ENDS[:, None]), 1)
+    members, expected = of_others <= thresholds[place], ranks / (counts + 1)
+    return PredictionSets(members, thresholds, (*names,), place, counts, expected, *ends)
 
 
 class Answers(NamedTuple):
@@ -327,13 +327,12 @@ def decided(
         tags = {"split": "test", "method": fit.method.name, "criterion": fit.criterion}
         of_val, of_test = (fit.predict_log_proba(split.logits, split.group) for split in (held_back, test))
         if coverage:
-            groups, settings = (held_back.group, test.group), {"coverage": coverage, "kind": kind, "part": part}
-            more = {"groups": groups, "clusters": held_back.clusters, "seed": seed}
-            sets = prediction_sets(of_val, held_back.labels, of_test, **settings, **more)
+            settings = {"coverage": coverage, "kind": kind, "part": part, "clusters": held_back.clusters, "seed": seed}
+            sets = prediction_sets(of_val, held_back.labels, of_test, groups=(held_back.group, test.group), **settings)
             arrays |= {"members": sets.members, "set_thresholds": sets.thresholds, "set_parts": np.array(sets.parts)}
             sizes = sets.members.sum(axis=1)
-            half = Z95 * sizes.std() / n**0.5
-            rows.append(Metric("set_size", sizes.mean(), sizes.mean() - half, sizes.mean() + half, n, **tags))
+            mean, half = sizes.mean(), Z95 * sizes.std() / n**0.5
+            rows.append(Metric("set_size", mean, mean - half, mean + half, n, **tags))
             for name, *expected in zip(sets.parts, sets.expected, sets.low, sets.high, sets.counts, strict=True):
                 rows.append(Metric("expected_coverage", *expected, **tags | {"split": "val", "group": name}))
             if labels is not None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import optimize
 
-from focalgeo import checks
+from focalgeo import checks, files
 from focalgeo.calibration import fits, maps, resampling, streaming, suspicions
 from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.comparison import Choice, Comparison
@@ -160,7 +160,5 @@ def _opened(source: Array | str | Path) -> Array:
         return np.asarray(source)
     if Path(source).suffix != ".npy":
         raise InputError(f"{source} is no .npy, which alone is read in parts: save each array by numpy.save")
-    try:
+    with files.reading(source):
         return np.load(source, mmap_mode="r")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{source} cannot be read ({error}): check the path, or write it again") from error

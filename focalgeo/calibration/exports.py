@@ -54,8 +54,8 @@ CALIBRATOR = r"""
 
 def predict_proba(logits, group=None):
     """Probabilities [examples, classes] of logits of that shape; where each group has numbers, group names them."""
-    if {} not in (None, logits.shape[-1]):
-        raise ValueError(f"logits have shape {{logits.shape}}: give [examples, {}]")
+    if {classes} not in (None, logits.shape[-1]):
+        raise ValueError(f"logits have shape {{logits.shape}}: give [examples, {classes}]")
 {}    return probs
 '''
 
@@ -213,5 +213,5 @@ def to_numpy(fitted) -> str:
     It computes in float64, so that from `predict_proba` it differs by what float32 rounds there: up to 1e-5.
     """
     lines = formulas.SNIPPETS[fitted.method.name].replace(formulas.CALIBRATOR, "CALIBRATOR")
-    classes = fitted.num_classes
-    return _NUMPY.format(fitted.method.title, fitted.to_json(), classes, classes, textwrap.indent(lines, "    "))
+    lines = textwrap.indent(lines, "    ")
+    return _NUMPY.format(fitted.method.title, fitted.to_json(), lines, classes=fitted.num_classes)

@@ -112,6 +112,7 @@ def bootstrap(
 def _bootstrapped(metric, tables, labels, key, clusters, num_resamples):
     """Of each table of log-probabilities the metric, and its draws; all are measured on the same resamples."""
     key = checks.prng_key(key)
+    checks.check_function("metric", metric)
     checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
     if checks.is_traced(tables, labels, key):
         raise InputError("resamples are drawn on the host: call the bootstrap outside jit and vmap")

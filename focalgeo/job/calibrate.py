@@ -159,9 +159,8 @@ def _held_back(splits: Splits, options: Namespace) -> tuple[Splits, Outputs | No
         if splits[name].group is None:
             raise InputError(f"--sets-of=group asks for the group of each example: give --{name} an array group")
     names = np.arange(len(val.logits)) if val.cluster is None else val.cluster
-    _, index = np.unique(names, return_inverse=True)
-    order = np.random.default_rng([options.seed, HELD_BACK]).permutation(index.max() + 1)
-    back = np.isin(index, order[: len(order) // HELD_BACK])
+    order = np.random.default_rng([options.seed, HELD_BACK]).permutation(np.unique(names))
+    back = np.isin(names, order[: len(order) // HELD_BACK])
     return {**splits, "val": _rows_of(val, ~back)}, _rows_of(val, back)
 
 

@@ -91,9 +91,10 @@ def _fit_note(run: Run, column: Column) -> str:
 def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     """Return the main metrics of each method by each criterion as plain text, a line for each, and what is decided."""
     corner, run = "on val, cross-fitted" if split == HELD_OUT else f"on {split}", Run(rows, manifest)
-    decided = Markup(_decision_section(run, _choice(run)[0]).words).split("</p>")
+    chosen = _choice(run)[0] if "calibration" in manifest else AS_TRAINED
+    decided = Markup(_decision_section(run, chosen).words).split("</p>")[:-1]
     table = sections.as_text(metric_table(run, split, corner, names=PRINTED))
-    return "\n".join(filter(None, [table, *(sentence.striptags() for sentence in decided)]))
+    return "\n".join([table, *(sentence.striptags() for sentence in decided)])
 
 
 def reliability_panels(
@@ -383,7 +384,7 @@ def _decision_section(run: Run, chosen: Column) -> Section:
     if not found:
         return Section("")
     parts = [rows for (name, column), rows in found.items() if name and column == chosen]
-    parts.sort(key=lambda rows: rows["set_coverage"].value if "set_coverage" in rows else np.inf)
+    parts.sort(key=lambda rows: rows.get("set_coverage", rows["expected_coverage"]).value)
     of_parts = []
     for rows in parts[: row_figures.MOST_CLASSES]:
         notes = [f"{row.n:,} of {row.split}" for row in rows.values()]

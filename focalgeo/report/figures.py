@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import is_color_like
 from numpy.typing import ArrayLike
 from scipy import optimize, special, stats
 
 from focalgeo.report.style import COLOURS, colour_of, new_axes, percentages, ribbon, styled
-from focalgeo.types import InputError
+from focalgeo.types import InputError, count, shown
 
 MOST_CELLS = 2000  # of an isotonic curve: more examples share cells of nearly one confidence
 LEAST = 1e-3  # half-width of an interval: where all draws agree it would be 0
@@ -63,8 +64,9 @@ def calibration_curve(
     confidence, right = np.asarray(confidence, np.float64), np.asarray(right, np.float64)
     if confidence.ndim != 1 or confidence.shape != right.shape or not len(right):
         raise InputError(f"confidence {confidence.shape} and right {right.shape}: give both [examples]")
-    if not (np.all((confidence >= 0) & (confidence <= 1)) and np.isin(right, (0, 1)).all() and num_resamples >= 100):
-        raise InputError("give confidences from 0 to 1, outcomes that are 0 or 1, and 100 resamples or more")
+    if not (np.all((confidence >= 0) & (confidence <= 1)) and np.isin(right, (0, 1)).all()):
+        raise InputError("give confidences from 0 to 1, and outcomes that are 0 or 1")
+    num_resamples, random = count("num_resamples", num_resamples, 100), np.random.default_rng(count("seed", seed, 0))
     order = np.argsort(confidence, kind="stable")
     cells = np.unique(np.linspace(0, len(order), min(len(order), MOST_CELLS) + 1).astype(int))[:-1]
     sizes = np.diff(np.append(cells, len(order)))
@@ -73,7 +75,7 @@ def calibration_curve(
     def curve(rates):
         return optimize.isotonic_regression(rates, weights=sizes).x
 
-    draws = np.random.default_rng(seed).binomial(sizes, np.minimum(means, 1), (num_resamples, len(cells))) / sizes
+    draws = random.binomial(sizes, np.minimum(means, 1), (num_resamples, len(cells))) / sizes
     curves = np.array([curve(rates) for rates in draws])
     # the second half, as the model's own curve, is new to the quantiles, which are of the first
     low, middle, high = np.quantile(curves[: num_resamples // 2], [0.025, 0.5, 0.975], axis=0)
@@ -95,7 +97,7 @@ def _predicted(log_probs, labels):
         )
     if not len(labels) or labels.min() < 0 or labels.max() >= rows.shape[1]:
         raise InputError(f"labels must be whole numbers from 0 to {rows.shape[1] - 1}, one or more")
-    if np.isnan(rows).any() or np.isposinf(rows).any() or np.isneginf(rows).all(axis=1).any():
+    if not np.isfinite(rows.max(axis=1)).all():
         raise InputError("log_probs hold NaN, +inf, or a row without a class that can be")
     if np.all(rows >= 0) and np.allclose(rows.sum(axis=1), 1, atol=1e-3):
         raise InputError("log_probs are probabilities, which sum to 1: give their logarithms")
@@ -134,8 +136,9 @@ def reliability(
         >>> ax.get_legend_handles_labels()[1]
         ['true', 'thrice as sure']
     """
-    ax = new_axes(3.6, 3.6) if ax is None else ax
+    ax = _axes(ax, colour, 3.6, 3.6)
     confidence, right = _predicted(log_probs, labels)
+    num_bins = count("num_bins", num_bins, 0)
     found = calibration_curve(confidence, right, num_resamples=num_resamples, seed=seed)
     ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"], linewidth=1)
     ribbon(ax, *found, colour=colour, label=label or None)
@@ -167,11 +170,11 @@ def confidence_histogram(
         >>> round(confidence, 2), round(accuracy, 2)
         (0.81, 0.6)
     """
-    ax = new_axes(3.6, 2.6) if ax is None else ax
+    ax = _axes(ax, colour, 3.6, 2.6)
     confidence, right = _predicted(log_probs, labels)
     colour = colour_of(colour)
     weights = np.full(len(confidence), 1 / len(confidence))
-    edges = np.linspace(0, 1, num_bins + 1)
+    edges = np.linspace(0, 1, count("num_bins", num_bins, 1) + 1)
     ax.hist(confidence, edges, weights=weights, histtype="stepfilled", alpha=0.3, color=colour, label=label or None)
     ax.axvline(confidence.mean(), color=colour, linestyle="--")
     ax.axvline(right.mean(), color=colour)
@@ -190,7 +193,7 @@ def risk_coverage(
         >>> round(float(errors[0]), 2), round(float(errors[-1]), 2)  # of the surest 2%, and of all
         (0.0, 0.4)
     """
-    ax = new_axes() if ax is None else ax
+    ax = _axes(ax, colour)
     confidence, right = _predicted(log_probs, labels)
     sizes = np.unique(np.ceil(np.linspace(0.02, 1, 50) * len(confidence)).astype(int))
     errors = np.cumsum(~right[np.argsort(-confidence, kind="stable")])[sizes - 1]
@@ -225,7 +228,7 @@ def against_gamma(
         >>> [float(mean) for mean in ax.lines[0].get_ydata()]
         [10.0, 4.5]
     """
-    ax = new_axes() if ax is None else ax
+    ax = _axes(ax, colour)
     gammas, numbers = np.asarray(gammas, np.float64), np.asarray(numbers, np.float64)
     if gammas.ndim != 1 or gammas.shape != numbers.shape or not np.isfinite([gammas, numbers]).all():
         raise InputError(f"gammas {gammas.shape} and numbers {numbers.shape}: give finite numbers, one for each run")
@@ -246,6 +249,15 @@ def against_gamma(
     )
     ax.set(xlabel="γ", ylabel=name)
     return _named(ax, label)
+
+
+def _axes(ax, colour, *size):
+    """The axes, or new ones of a size."""
+    if not is_color_like(colour_of(colour)):
+        raise InputError(f"colour is {shown(colour)}: choose one of {', '.join(COLOURS)}, or matplotlib's own")
+    if not isinstance(ax, Axes | None):
+        raise InputError(f"ax is {shown(type(ax).__name__)}: give the axes of one panel, as plt.subplots()[1]")
+    return ax or new_axes(*size)
 
 
 def _of_shares(ax, label, **settings):

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from focalgeo import records
+from focalgeo import files, records
 from focalgeo.report import calibration, row_figures, style, sweep
 from focalgeo.report.sections import (
     NOTHING,
@@ -57,7 +56,6 @@ from focalgeo.rows import (
     Trace,
     select,
 )
-from focalgeo.types import InputError
 
 _ESTIMATORS = {"hutchinson": "Hutchinson", "hutch++": "Hutch++", "xtrace": "XTrace"}
 _PARTS = (
@@ -81,14 +79,9 @@ def write_report(workdir: records.Workdir) -> Path:
     folder = Path(workdir)
     manifest, rows = records.read_manifest(folder), records.read_rows(folder)
     run, search = Run(rows, manifest), records.read_arrays(folder, "search") if (folder / "search.npz").exists() else {}
-    try:
+    with files.reading(f"the page of {folder}", "choose another workdir"):
         _, write, _ = kind_of(run)
         return write(folder / "report.html", run, search)
-    except InputError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
-        what = f"{type(error).__name__}: {style.short(str(error), 200)}"
-        raise InputError(f"{folder} holds what no page can show ({what}); choose another workdir") from error
 
 
 def kind_of(run: Run) -> tuple[str, Callable, Callable]:

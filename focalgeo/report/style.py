@@ -166,7 +166,7 @@ def new_axes(width: float = 4.1, height: float = 3.2) -> Axes:
 
 def colour_of(name: Any) -> Any:
     """Return a colour by its name in COLOURS, or matplotlib's own as it is."""
-    return COLOURS.get(name, name)
+    return COLOURS.get(str(name), name)
 
 
 def bands(ax: Axes, x: ArrayLike, y: ArrayLike, *ends: ArrayLike, colour: Any, **look: str) -> None:

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from hostile.cases import Call
 
-from focalgeo import calibration, losses, theory
+from focalgeo import calibration, curvature, losses, theory
+from focalgeo.calibration import streaming
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 LOG_PROBS = np.asarray(LOGITS - np.log(np.exp(LOGITS).sum(axis=1, keepdims=True)), np.float32)
@@ -37,6 +38,14 @@ CASES = [
     refused("not one PRNG key", calibration.bootstrap, calibration.ece, *BOTH, 0.5, 10),
     refused("key is -1: give a whole number", calibration.bootstrap, calibration.ece, *BOTH, -1, 10),
     refused("what the metric returns", calibration.bootstrap, lambda p, y, mask=None: p, *BOTH, jax.random.key(0), 10),
+    refused("metric is str: give a function", calibration.bootstrap, "ece", *BOTH, 0, 10),
+    refused("metric is str: give", calibration.paired_bootstrap, "ece", LOG_PROBS, *BOTH, 0, 10),
+    refused("metrics is ece: give a list of names", streaming.make, "ece", 3),
+    refused("metrics is None: give a list of names", streaming.make, None, 3),
+    refused("num_classes is 2.5: give a whole number", streaming.make, ["ece"], 2.5),
+    refused("metrics is nll: give a list", calibration.all_metrics, *BOTH, names="nll"),
+    refused("weight are <U1: give numbers", curvature.with_trace_penalty, lambda params: params @ params, "a"),
+    refused(r"weight has shape \(3,\)", curvature.with_trace_penalty, lambda params: params @ params, np.ones(3)),
     refused("n less the successes is -2", calibration.wilson_interval, 7, 5),
     refused("temperature is 0: give a finite value above 0", calibration.temperature_scaling, LOGITS, 0.0),
     refused(r"temperature has shape \(3,\)", calibration.temperature_scaling, LOGITS, np.ones(3)),
