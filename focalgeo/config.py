@@ -502,7 +502,7 @@ def check(config: ConfigDict, known: Known) -> FrozenConfigDict:
             if word not in choices:
                 raise InputError.of_choice(f"config.{name}", word, choices)
     config = with_values(config, values)
-    if config.loss.trace_bound and not (config.loss.trace_target or any(config.sweep.trace_target)):
+    if config.loss.trace_bound and not any((config.loss.trace_target, *config.sweep.trace_target)):
         raise InputError("config.loss.trace_bound is of a steered weight: set config.loss.trace_target, or no bound")
     runs = {"": config}
     runs |= {f"config.sweep, member {member_name(at)}: ": member_config(config, at) for at in combinations(config)}

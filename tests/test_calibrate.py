@@ -680,7 +680,13 @@ def test_the_coverage_of_each_group_and_class_is_shown_and_what_has_no_threshold
     labels = arrays["labels"]
     for part, names, of_test, few, says in (
         ("group", ["a", "b", "new"], group, ["new"], "Sets hold all classes in groups of which fewer than 9 examples"),
-        ("class", ["0", "1", "2"], labels.astype(str), ["2"], "2; --sets-of=class_cluster joins such"),
+        (
+            "class",
+            ["0", "1", "2"],
+            labels.astype(str),
+            ["2"],
+            "--sets-of=class_cluster joins classes",
+        ),
     ):
         out = tmp_path / part
         assert main([*flags, f"--out={out}", f"--sets-of={part}"]) == 0

@@ -107,7 +107,7 @@ def prediction_sets(
     if kind == "raps" and None in (penalty, free):
         used = generator.permutation(cluster.max() + 1)[cluster] % 5 > 0
         penalty, free = _tuned(val[~used], labels[~used], coverage, penalty, free, generator)
-    checks.check_interval("penalty", 0.0 if penalty is None else penalty, 0)
+    checks.check_interval("penalty", penalty or 0.0, 0)
     checks.count("free", free or 0, 0)
     of_val, of_others = (_scores(rows, kind, penalty, free, generator) for rows in (val, others))
     of_label = of_val[np.arange(n), labels]
@@ -276,9 +276,10 @@ def _threshold(scores, cluster, coverage):
     """The threshold, its rank and the number of examples, or of clusters, each of which weighs 1."""
     _, index, sizes = np.unique(cluster, return_inverse=True, return_counts=True)
     order = np.argsort(scores, kind="stable")
-    reached = np.cumsum(1 / sizes[index[order]]) >= (len(sizes) + 1) * coverage - _ROUNDING
+    least = (len(sizes) + 1) * coverage - _ROUNDING
+    reached = np.cumsum(1 / sizes[index[order]]) >= least
     threshold = scores[order[reached.argmax()]] if reached.any() else np.inf
-    return threshold, np.ceil((len(sizes) + 1) * coverage - _ROUNDING), len(sizes)
+    return threshold, np.ceil(least), len(sizes)
 
 
 def _alike(scores, labels, classes, generator):

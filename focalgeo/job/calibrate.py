@@ -369,10 +369,11 @@ def _of_sets(options, few):
     """The groups or classes that have too few examples for a threshold."""
     if len(few):
         least = math.ceil(options.coverage / (1 - options.coverage) - 1e-9)
-        what = "Sets hold all classes in groups" if options.sets_of == "group" else "Every set holds the classes"
-        mend = "; --sets-of=class_cluster joins such" if options.sets_of == "class" else ""
-        names = f"{len(few)} in all: {shown(', '.join(few))}"
-        yield f"{what} of which fewer than {least} examples are held back, {names}{mend}."
+        what = {
+            "group": "Sets hold all classes in groups",
+            "class": "--sets-of=class_cluster joins classes that are now in every set, those",
+        }.get(options.sets_of, "Every set holds the classes")
+        yield f"{what} of which fewer than {least} examples are held back, {len(few)} in all: {shown(', '.join(few))}."
 
 
 def _of_file(name: str, outputs: Outputs) -> Iterator[str]:

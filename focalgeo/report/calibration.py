@@ -377,18 +377,22 @@ _DECISIONS = {  # by the names of rows
 
 def _decision_section(run: Run, chosen: Column) -> Section:
     """Sets of classes and answers, as given and after the method; and how far it covers each class or group."""
-    columns, found = list(dict.fromkeys([AS_TRAINED, chosen])), defaultdict(dict)
+    columns, found = dict.fromkeys([AS_TRAINED, chosen]), defaultdict(dict)
     for row in select(run.rows, Metric):
         if row.name in _DECISIONS:
             found[row.group, Column(row.method, row.criterion)][row.name] = row
     if not found:
         return Section("")
-    parts = [rows for (name, column), rows in found.items() if name and column == chosen]
+    parts = [rows for (name, column), rows in found.items() if name is not None and column == chosen]
     parts.sort(key=lambda rows: rows.get("set_coverage", rows["expected_coverage"]).value)
-    of_parts = []
-    for rows in parts[: row_figures.MOST_CLASSES]:
-        notes = [f"{row.n:,} of {row.split}" for row in rows.values()]
-        of_parts.append((short(rows["expected_coverage"].group, 40), joined(*notes), rows))
+    of_parts = [
+        (
+            short(rows["expected_coverage"].group, 40),
+            ", ".join(f"{row.n:,} of {row.split}" for row in rows.values()),
+            rows,
+        )
+        for rows in parts[: row_figures.MOST_CLASSES]
+    ]
     curves = {
         column: select(run.rows, Metric, name="error_of_share", split="test", **column._asdict()) for column in columns
     }
@@ -409,15 +413,9 @@ def _decision_section(run: Run, chosen: Column) -> Section:
 
 def _decision_table(corner, lines):
     """Lines of title, note and rows by name."""
-    heads = [name for name in _DECISIONS if any(name in rows for _, _, rows in lines)]
-    return Table(
-        corner,
-        [(_DECISIONS[name].title, _DECISIONS[name].note) for name in heads],
-        [
-            Line(title, note, [metric_cell(rows.get(name), _DECISIONS[name]) for name in heads])
-            for title, note, rows in lines
-        ],
-    )
+    titles = {name: title for name, title in _DECISIONS.items() if any(name in rows for *_, rows in lines)}
+    lines = [Line(*words, [metric_cell(rows.get(name), titles[name]) for name in titles]) for *words, rows in lines]
+    return Table(corner, [(title.title, title.note) for title in titles.values()], lines)
 
 
 def _apply_section(run, choice):

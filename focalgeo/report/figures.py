@@ -256,7 +256,7 @@ def _axes(ax, colour, *size):
     if not is_color_like(colour_of(colour)):
         raise InputError(f"colour is {shown(colour)}: choose one of {', '.join(COLOURS)}, or matplotlib's own")
     if not isinstance(ax, Axes | None):
-        raise InputError(f"ax is {shown(type(ax).__name__)}: give the axes of one panel, as plt.subplots()[1]")
+        raise InputError(f"ax is {type(ax).__name__}: give the axes of one panel, as plt.subplots()[1]")
     return ax or new_axes(*size)
 
 
