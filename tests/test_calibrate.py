@@ -685,7 +685,7 @@ def test_the_coverage_of_each_group_and_class_is_shown_and_what_has_no_threshold
             ["0", "1", "2"],
             labels.astype(str),
             ["2"],
-            "--sets-of=class_cluster joins classes",
+            "--sets-of=class_cluster would serve better: every set holds the classes",
         ),
     ):
         out = tmp_path / part

@@ -371,7 +371,7 @@ def _of_sets(options, few):
         least = math.ceil(options.coverage / (1 - options.coverage) - 1e-9)
         what = {
             "group": "Sets hold all classes in groups",
-            "class": "--sets-of=class_cluster joins classes that are now in every set, those",
+            "class": "--sets-of=class_cluster would serve better: every set holds the classes",
         }.get(options.sets_of, "Every set holds the classes")
         yield f"{what} of which fewer than {least} examples are held back, {len(few)} in all: {shown(', '.join(few))}."
 
