@@ -17,6 +17,7 @@ from focalgeo.report import row_figures, sections
 from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, say
 from focalgeo.report.selection import (
     AS_TRAINED,
+    BY_NLL,
     ECE,
     FOCAL,
     HELD_OUT,
@@ -89,9 +90,11 @@ def _fit_note(run: Run, column: Column) -> str:
 
 
 def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
-    """Return the main metrics of each method by each criterion as plain text, a line for each."""
+    """Return the main metrics of each method by each criterion as plain text, and those of several tests."""
     corner = "on val, cross-fitted" if split == HELD_OUT else f"on {split}"
-    return sections.as_text(metric_table(Run(rows, manifest), split, corner, names=PRINTED))
+    run = Run(rows, manifest)
+    others = _tests_section(run, _choice(run)[0]).tables if "calibration" in manifest else ()
+    return "\n\n".join(map(sections.as_text, [metric_table(run, split, corner, names=PRINTED), *others]))
 
 
 def reliability_panels(
@@ -258,6 +261,7 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
             + say("intervals_of_calibration", run=run, split=split),
         ),
         difference_section(run, split),
+        _tests_section(run, chosen),
         _class_section(run, split, chosen),
         _two_classes(run, split, title),
         loss_implied_section(run, entry.get("trained_gamma"), split),
@@ -359,6 +363,54 @@ def _group_section(run: Run, column: Column, split: str) -> Section:
         say("worst_group", name=_after(run, column), groups=groups),
         [Table("Group", [(head, "") for head in ("Examples", *heads)], lines)],
         notes=say("groups"),
+    )
+
+
+def _tests_section(run: Run, chosen: Column) -> Section:
+    """A line for each of several tests: does the calibration hold there, and what would a fit there gain?"""
+    on_val, own = Column("fitted_on_val"), BY_NLL if chosen == AS_TRAINED else chosen
+    splits = {name: f"{HELD_OUT}_{name}" for name in run.manifest["calibration"].get("tests", ())}
+    splits = {name: split for name, split in splits.items() if run.metric(on_val, "ece", split)}
+    if not splits:
+        return Section("")
+    kept = {name: run.metric(on_val, "calibration_kept", split) for name, split in splits.items()}
+    own_less = {name: run.difference("nll", split, own, on_val) for name, split in splits.items()}
+    heads = {"as given": AS_TRAINED, "fitted on val": on_val, "fitted there": own}
+    eces = {
+        title: {name: run.metric(column, "ece", split) for name, split in splits.items()}
+        for title, column in heads.items()
+    }
+    lines = [
+        Line(
+            name,
+            f"{row.n:,} examples",
+            [
+                metric_cell(run.metric(AS_TRAINED, "accuracy", splits[name]), ECE),
+                *(metric_cell(rows[name], ECE) for rows in eces.values()),
+                metric_cell(row, Title("", digits=3)),
+                metric_cell(own_less[name], NLL),
+            ],
+        )
+        for name, row in kept.items()
+    ]
+    titles = ("Accuracy", "as given"), *((f"ECE {title}", "") for title in heads), ("As on val", "p-value")
+    return Section(
+        "Does the calibration hold on the other tests?",
+        say(
+            "tests",
+            name=_after(run, chosen),
+            lost=[name for name, row in kept.items() if row.value < LEVEL / len(kept)],
+            gains={
+                name: difference_text(row, NLL, named=False)
+                for name, row in own_less.items()
+                if finding(row) == "better" and row.n >= LEAST_EXAMPLES
+            },
+            total=len(kept),
+        ),
+        [Table("Test", [*titles, ("NLL difference", "of a fit there, nats")], lines)],
+        figures=[Panel("tests", "ECE on each test", row_figures.eces_of_tests(run, eces, chosen))],
+        notes=say("how_tests"),
+        layout="beside",
     )
 
 

@@ -363,6 +363,7 @@ def differences(run: Run, split: str = "test") -> Axes | None:
         lines = {title: [_difference_mark(row, reach) for row in rows.get(title, ())] for title in titles}
         label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
         intervals(ax, lines, label, scale=metric.scale)
+        ax.locator_params("x", nbins=4)
         ax.set(xlim=(-metric.scale * reach, metric.scale * reach), yticks=[], ylim=(len(titles) - 0.6, -0.7))
         ax.set_title("← better", loc="left")
     first = figure.axes[0]
@@ -413,5 +414,24 @@ def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> 
     intervals(ax, lines, "mean probability less share, percentage points", scale=100)
     for column in columns:
         ax.plot([], [], "o-", color=COLOURS[run.method_colour(column)], label=run.fitted_title(column))
+    legend(ax, columns=1)
+    return ax
+
+
+@styled()
+def eces_of_tests(run: Run, eces: Mapping[str, Mapping[str, Metric]], chosen: Column) -> Axes:
+    """Draw the ECE of each test as given, by the fit on val and, hollow, by its own: title -> test -> row."""
+    colours = dict(zip(eces, ("grey", *[run.method_colour(chosen)] * 2), strict=True))
+    filled = {title: title != [*eces][-1] for title in eces}
+    lines = {
+        name: [Mark(row.value, row.low, row.high, colours[t], filled[t]) for t in eces if (row := eces[t][name])]
+        for name in eces["as given"]
+    }
+    ax = new_axes(4.3, 1.3 + 0.5 * len(lines))
+    intervals(ax, lines, "ECE, %", scale=100)
+    for title, colour in colours.items():
+        inside = COLOURS[colour if filled[title] else "paper"]
+        ax.plot([], [], "o-", color=COLOURS[colour], markerfacecolor=inside, label=title)
+    ax.set(xlim=(0, None))
     legend(ax, columns=1)
     return ax
