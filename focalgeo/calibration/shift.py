@@ -37,7 +37,7 @@ def calibration_kept(val: tuple, test: tuple, *, num_bins: int = 15) -> Kept:
     with as many degrees of freedom as bins. Bins hold equal sums of c (1 - c), the errors to their variance that
     confidences c of both splits let expect, with 10 of each split in the mean at least. How sure the model is may
     differ, and so may its accuracy: what counts is that 80% no longer mean what they meant. Of splits without a
-    difference 5 to 8 in 100 have p < 0.05, tested in tests/calibration/test_shift.py.
+    difference 4 to 8 in 100 have p < 0.05, tested in tests/calibration/test_shift.py.
 
     Args:
         val: (log_probs, labels), or `Outputs` where there are clusters or weights; float [examples, classes].

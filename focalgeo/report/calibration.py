@@ -387,7 +387,7 @@ def _tests_section(run: Run, chosen: Column) -> Section:
             [
                 metric_cell(run.metric(AS_TRAINED, "accuracy", splits[name]), ECE),
                 *(metric_cell(rows[name], ECE) for rows in eces.values()),
-                metric_cell(row, Title("", digits=3)),
+                Cell("< 0.001" if row.value < 0.001 else f"{row.value:.3f}", value=row.value),
                 metric_cell(own_less[name], NLL),
             ],
         )
