@@ -103,12 +103,9 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         decided, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
         if options.tests:
             of = {name: "test" if path == options.test else name for name, path in options.tests.items()}
-            others = {name: _pair(measured[split]) for name, split in of.items() if split in measured}
+            others = {name: pairs[split] for name, split in of.items() if split in pairs}
             say(f"asking whether the calibration holds on {', '.join(others)}")
-            asked = {
-                name: settings[name] for name in ("num_folds", "num_bins", "num_resamples", "seed", "trained_gamma")
-            }
-            decided += calibration.on_tests(compared, _pair(measured["val"]), others, **asked)
+            decided += calibration.on_tests(compared, pairs["val"], others, **settings | {"criteria": ()})
         rows = [*compared.rows, *decided, Seconds("seconds", "evaluate", time.perf_counter() - began)]
         fits = [fitted for fitted in compared.fits if fitted.criterion]
         saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
@@ -355,11 +352,11 @@ def input_warnings(options: Namespace, splits: Splits, fits: Sequence[Fitted]) -
             yield f"{outputs.left_out:,} rows of {name} have a label of --ignore-label and are left out."
         yield from _of_file(name, outputs)
     splits = _labelled(splits)
-    for name in splits.keys() - {"val", "test"}:  # of these two `compare` says so
-        outputs = splits[name]
-        weights = np.ones(len(outputs.labels)) if outputs.weight is None else outputs.weight
-        clustered = outputs.cluster is not None
-        yield from suspicions.of_split(name, outputs.logits, outputs.labels, weights, clustered=clustered)
+    for name, outputs in splits.items():
+        if name not in ("val", "test"):  # of these two `compare` says so
+            weights = np.ones(len(outputs.labels)) if outputs.weight is None else outputs.weight
+            clustered = outputs.cluster is not None
+            yield from suspicions.of_split(name, outputs.logits, outputs.labels, weights, clustered=clustered)
     name = "test" if "test" in splits else "val"
     outputs = splits[name]
     yield from _of_bins(options.num_bins, name, outputs, fits)

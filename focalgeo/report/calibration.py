@@ -376,17 +376,14 @@ def _tests_section(run: Run, chosen: Column) -> Section:
     kept = {name: run.metric(on_val, "calibration_kept", split) for name, split in splits.items()}
     own_less = {name: run.difference("nll", split, own, on_val) for name, split in splits.items()}
     heads = {"as given": AS_TRAINED, "fitted on val": on_val, "fitted there": own}
-    eces = {
-        title: {name: run.metric(column, "ece", split) for name, split in splits.items()}
-        for title, column in heads.items()
-    }
+    eces = {name: [run.metric(of, "ece", split) for of in heads.values()] for name, split in splits.items()}
     lines = [
         Line(
             name,
             f"{row.n:,} examples",
             [
                 metric_cell(run.metric(AS_TRAINED, "accuracy", splits[name]), ECE),
-                *(metric_cell(rows[name], ECE) for rows in eces.values()),
+                *(metric_cell(ece, ECE) for ece in eces[name]),
                 Cell("< 0.001" if row.value < 0.001 else f"{row.value:.3f}", value=row.value),
                 metric_cell(own_less[name], NLL),
             ],
@@ -395,7 +392,7 @@ def _tests_section(run: Run, chosen: Column) -> Section:
     ]
     titles = ("Accuracy", "as given"), *((f"ECE {title}", "") for title in heads), ("As on val", "p-value")
     return Section(
-        "Does the calibration hold on the other tests?",
+        "Does the calibration hold on each test?",
         say(
             "tests",
             name=_after(run, chosen),
@@ -408,7 +405,9 @@ def _tests_section(run: Run, chosen: Column) -> Section:
             total=len(kept),
         ),
         [Table("Test", [*titles, ("NLL difference", "of a fit there, nats")], lines)],
-        figures=[Panel("tests", "ECE on each test", row_figures.eces_of_tests(run, eces, chosen))],
+        figures=[
+            Panel("tests", "ECE on each test", row_figures.eces_of_tests(eces, [*heads], run.method_colour(chosen)))
+        ],
         notes=say("how_tests"),
         layout="beside",
     )

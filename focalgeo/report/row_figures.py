@@ -419,19 +419,17 @@ def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> 
 
 
 @styled()
-def eces_of_tests(run: Run, eces: Mapping[str, Mapping[str, Metric]], chosen: Column) -> Axes:
-    """Draw the ECE of each test as given, by the fit on val and, hollow, by its own: title -> test -> row."""
-    colours = dict(zip(eces, ("grey", *[run.method_colour(chosen)] * 2), strict=True))
-    filled = {title: title != [*eces][-1] for title in eces}
+def eces_of_tests(eces: Mapping[str, Sequence[Metric]], titles: Sequence[str], colour: str) -> Axes:
+    """Draw the ECEs of each test by these titles: as given in grey, by a fit on val, and by its own, hollow."""
+    marks = ("grey", True), (colour, True), (colour, False)
     lines = {
-        name: [Mark(row.value, row.low, row.high, colours[t], filled[t]) for t in eces if (row := eces[t][name])]
-        for name in eces["as given"]
+        name: [Mark(row.value, row.low, row.high, *mark) for row, mark in zip(rows, marks, strict=True)]
+        for name, rows in eces.items()
     }
     ax = new_axes(4.3, 1.3 + 0.5 * len(lines))
     intervals(ax, lines, "ECE, %", scale=100)
-    for title, colour in colours.items():
-        inside = COLOURS[colour if filled[title] else "paper"]
-        ax.plot([], [], "o-", color=COLOURS[colour], markerfacecolor=inside, label=title)
+    for title, (of, filled) in zip(titles, marks, strict=True):
+        ax.plot([], [], "o-", color=COLOURS[of], markerfacecolor=COLOURS[of if filled else "paper"], label=title)
     ax.set(xlim=(0, None))
     legend(ax, columns=1)
     return ax
