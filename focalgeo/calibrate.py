@@ -46,6 +46,8 @@ RANGES = {
     "error_at_most": (0.0001, 0.9),
     "seed": (0, 2**31 - 1),
 }
+ROLES = ("logits", "probs", "labels", "weight", "group", "cluster")
+RESERVED = {"val", "test", "cross_fit", "decisions"}  # names of what else is in probabilities/
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
 
 
@@ -68,8 +70,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--val", metavar="PATH", required=True, help="file of the outputs on which the methods are fitted")
     add(
         "--test",
-        metavar="PATH",
-        help="file of those on which they are measured, if it has labels; else val is cross-fitted",
+        metavar="[NAME=]PATH",
+        action="append",
+        default=[],
+        help="file of those on which they are measured, if it has labels; else val is cross-fitted. Of several that is"
+        " the first, and of each is asked whether the calibration holds there",
     )
     add(
         "--out",
@@ -167,6 +172,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         if name not in CRITERIA:
             raise InputError.of_choice("--criteria", name, CRITERIA)
     flags.also, flags.num_folds = tuple(flags.also), flags.folds
+    named = {}
+    for text in flags.test:
+        name, _, path = text.partition("=")
+        if not path or not name.isidentifier() or name in ROLES or os.path.exists(text):
+            name, path = "test", text  # such as logits=z.npy,labels=y.npy
+        if name in named or (named and name in RESERVED):
+            raise InputError(f"--test={shown(text)}: give each but the first as NAME=PATH, a new name each")
+        named[name] = path
+    flags.test, flags.tests = next(iter(named.values()), None), named if len(named) > 1 else {}
+    if flags.tests and flags.class_axis is not None:
+        raise InputError("--class-axis goes with one --test: leave the others out")
     return flags
 
 

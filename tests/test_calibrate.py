@@ -366,7 +366,15 @@ def good(tmp_path_factory):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--test=other.npz"], "val has 3 classes and test 4: give two files of one classifier"),
+        (["--test=other.npz"], "val has 3 classes and test has 4 classes: give files of one classifier"),
+        (["--test=val.npz", "--test=val.npz"], "--test=val.npz: give each but the first as NAME=PATH, a new name each"),
+        (["--test=a=val.npz", "--test=test=val.npz"], "--test=test=val.npz: give each but the first as NAME=PATH"),
+        (["--test=val.npz", "--test=b=none.npz"], "there is no file none.npz"),
+        (
+            ["--test=val.npz", "--test=b=other.npz"],
+            "test has 3 classes and b has 4 classes: give files of one classifier",
+        ),
+        (["--test=a=val.npz", "--test=b=val.npz", "--class-axis=1"], "--class-axis goes with one --test"),
         (["--folds=70"], "--folds is 70 for 60 examples of val: give at most 60"),
         (["--num-bins=61"], "--num-bins is 61 for 60 examples of val: give at most 60"),
         (["--methods=loss_implied_temperature_scaling"], "trained_gamma"),
@@ -382,6 +390,27 @@ def test_what_does_not_go_together_is_one_line_and_leaves_nothing_behind(good, c
     assert says in one_line(["--val=val.npz", "--out=out", *flags], capsys)
     assert "group of val has 300 different values" in one_line(["--val=groups.npz", "--out=out"], capsys)
     assert not Path("out").exists()
+
+
+def test_several_tests_stand_on_the_page_and_in_the_terminal(tmp_path, capsys):
+    """The first is measured as one alone is; of those with labels it is said whether the calibration holds there."""
+    for name, sharpness in (("val", 1.7), ("test", 1.7), ("far", 6.0)):
+        logits, labels = draw(600, 3, sharpness=sharpness, seed=len(name) + len(name[:2]) * (name > "f"))
+        np.savez(tmp_path / f"{name}.npz", logits=logits, labels=labels)
+        np.savez(tmp_path / "bare.npz", logits=logits[:20])
+    command = [*files_in(tmp_path), FEW, "--methods=temperature_scaling", f"--out={tmp_path}/alone"]
+    assert main(command) == 0
+    capsys.readouterr()
+    more = [f"--test=far={tmp_path}/far.npz", f"--test=bare={tmp_path}/bare.npz"]
+    assert main([*command[:-1], *more, f"--out={tmp_path}/out"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"\nTest +Accuracy .*\ntest, 600 examples .*\nfar, 600 examples .* < 0.001 +−0", printed)
+    of = {name: records.read_rows(tmp_path / name) for name in ("alone", "out")}
+    assert select(of["out"], Metric, split="test") == select(of["alone"], Metric, split="test")
+    assert {path.stem for path in (tmp_path / "out/probabilities").iterdir()} == {"val", "test", "far", "bare"}
+    text = html.unescape((tmp_path / "out/report.html").read_text())
+    assert "do not mean on far what they mean on val, beyond noise when all 2 tests are counted" in text
+    assert "A fit of its own would lower the NLL on far (−" in text
 
 
 @pytest.mark.parametrize(
@@ -464,7 +493,7 @@ def test_help_and_errors_of_flags_are_answered_without_jax():
 
 def test_the_page_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "calibration.md").read_text()
-    (command,) = re.findall(r"^python -m focalgeo\.calibrate (.*)$", text, re.MULTILINE)
+    command, *_ = re.findall(r"^python -m focalgeo\.calibrate (.*)$", text, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     write_samples(tmp_path, n=300)
     assert main(shlex.split(command)) == 0
@@ -552,8 +581,8 @@ def test_splits_of_other_labels_or_of_another_kind_are_refused(tmp_path):
     np.savez(tmp_path / "scores.npz", scores=np.asarray(jax.nn.softmax(logits)), labels=labels)
     np.savez(tmp_path / "far.npz", scores=logits, labels=labels)
     for val, test, flags, says in (
-        ("val", "test", ["--task=multilabel"], "val and test have not the same labels in one order"),
-        ("scores", "far", [], "val holds probs and test holds logits: give both as one"),
+        ("val", "test", ["--task=multilabel"], "val and test have not the same labels in one order: give all"),
+        ("scores", "far", [], "val holds probs and test holds logits: give all as one"),
     ):
         files = [f"--val={tmp_path / val}.npz", f"--test={tmp_path / test}.npz", "--out=x"]
         with pytest.raises(InputError, match=says):
@@ -723,11 +752,11 @@ def test_the_coverage_of_each_group_and_class_is_shown_and_what_has_no_threshold
             "--sets-of=group asks for the group of each example: give --val",
         ),
         (["--coverage=0.9", "--task=multilabel"], ""),
-        (["--coverage=0.9", "--test="], "give --test, with labels or without"),
+        (["--coverage=0.9"], "give --test, with labels or without"),
     ],
 )
 def test_what_decisions_cannot_serve_is_one_line(tmp_path, capsys, changed, says):
-    flags = [*write_samples(tmp_path, n=100), f"--out={tmp_path}/out", FEW, *changed]
-    assert main(flags) == 2
+    files = write_samples(tmp_path, n=100)[: 1 if "give --test" in says else 2]
+    assert main([*files, f"--out={tmp_path}/out", FEW, *changed]) == 2
     assert says in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "out" / "report.html").exists()

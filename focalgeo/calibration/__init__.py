@@ -3,7 +3,8 @@
 `maps`, `metrics` and `binning` are the mathematics, `streaming` has metrics of chunks; `search`, `fits` and `variants`
 fit the maps' numbers; `methods` holds METHODS and what is fitted, and `fitting` fits them, also fold by fold;
 `stacking` mixes several; `resampling` gives numbers their errors, `metric_rows` makes rows of them, and `comparison`
-chooses a method; `estimators` are scikit-learn's. Products run at full float32 precision on every device.
+chooses a method; `shift` asks whether it holds on other tests; `estimators` are scikit-learn's. Products run at full
+float32 precision on every device.
 """
 
 from focalgeo.calibration.binary import (
@@ -67,6 +68,7 @@ from focalgeo.calibration.metrics import (
 from focalgeo.calibration.multilabel import binary_outputs
 from focalgeo.calibration.resampling import Sample, bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.calibration.search import GAMMAS, TEMPERATURES, best_point, grid_search, line_search
+from focalgeo.calibration.shift import calibration_kept, on_tests
 from focalgeo.types import (
     CRITERIA,
     DEFAULT_CRITERIA,

@@ -154,6 +154,13 @@ class Comparison(NamedTuple):
     suspicions: list[str]  # sentences on what speaks against the outputs: order of columns, chance, leakage
     search: dict[str, np.ndarray]  # gammas, temperatures and on them ece and nll of the focal map on val; {} without it
 
+    @property
+    def held_out_choice(self) -> Calibrated:
+        """Val by the chosen method, each fold by a fit of the others."""
+        fitted = self.choice.fitted
+        named = {(held_out.method.name, held_out.criterion): held_out for held_out in self.held_out}
+        return named[fitted.method.name, fitted.criterion]
+
 
 class _Split(NamedTuple):
     """`Outputs` that have been checked, and log-probabilities of the same examples by methods from elsewhere."""

@@ -33,14 +33,15 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
     Args:
         source: A path of arrays or of a table, or "logits=z.npy,labels=y.npy[,group=g.npy]"; "probs=" likewise.
         keys: Names of the arrays in the file, and how labels are read.
-        where: The name of the split, for messages; of "test" labels may be missing.
+        where: The name of the split, for messages; of any but "val" labels may be missing.
         floor: What smaller probabilities count as, before rows are divided by their sums; None for `rounded_floor`.
 
     Raises:
         InputError: a file that cannot be read, pickled objects, an array that is missing, a wrong shape or type,
         numbers that are not finite, labels out of range, probabilities that are none, fewer than 30 examples.
     """
-    with files.reading(f"--{where}={source}"):
+    flag = f"--{where}" if where in ("val", "test") else f"--test={where}"
+    with files.reading(f"{flag}={source}"):
         outputs = read_arrays(source, keys, where)
     for fault in _faults(outputs):
         raise InputError(f"{where}: {fault}")

@@ -137,7 +137,7 @@ def _by_role(arrays, keys, where):
     if more:
         raise InputError(f"{where} has {kind} and {more[0]}: say which by --logits-key or --probs-key alone")
     names |= {role: names[role] or role for role in (kind, "labels")}
-    if where == "test" and names["labels"] not in arrays:
+    if where != "val" and names["labels"] not in arrays:
         del names["labels"]
     used = [role for role in names if names[role] and (role == kind or role not in _SCORES)]
     values = {role: array_of(arrays, names[role], role, where) for role in used}

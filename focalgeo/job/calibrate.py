@@ -100,6 +100,11 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
             pairs = {name: _pair(split) for name, split in measured.items()}
             compared = calibration.compare(pairs["val"], pairs.get("test"), methods, also=also, **settings)
         decided, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
+        if options.tests:
+            of = {name: "test" if path == options.test else name for name, path in options.tests.items()}
+            others = {name: pairs[split] for name, split in of.items() if split in pairs}
+            say(f"asking whether the calibration holds on {', '.join(others)}")
+            decided += calibration.on_tests(compared, pairs["val"], others, **settings | {"criteria": ()})
         rows = [*compared.rows, *decided, Seconds("seconds", "evaluate", time.perf_counter() - began)]
         fits = [fitted for fitted in compared.fits if fitted.criterion]
         saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
@@ -134,7 +139,10 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
             _attach(options.attach, compared.choice.fitted, out)
     print(report.results_text(rows, records.read_manifest(out), measured_on))
     numbers = compared.choice.fitted.parameters.items()
-    fitted = ", ".join(f"{name} {value:.4g}" for name, value in numbers if isinstance(value, float) and "." not in name)
+    shown = [
+        (name, value) for name, value in numbers if isinstance(value, float) and not re.search("[.]|^share_", name)
+    ]
+    fitted = ", ".join(f"{name} {value:.4g}" for name, value in shown)
     title = compared.choice.fitted.method.title.lower()
     print(f"to use: {title}{f' ({fitted})' if fitted else ''}\nreport: {out / 'report.html'}")
 
@@ -188,21 +196,23 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     multilabel = options.task == "multilabel"
     keys = Keys(*names, options.prefix, options.positive, options.ignore_label, multilabel)
     files = {"val": options.val} | ({"test": options.test} if options.test else {})
+    files |= dict([*options.tests.items()][1:])
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in files.items()}
     also = {}
     shapes = {name: outputs.logits.shape for name, outputs in splits.items()}
     if len({classes for _, classes in shapes.values()}) > 1:
-        counts = f"val has {shapes['val'][1]} classes and test {shapes['test'][1]}"
-        raise InputError(f"{counts}: give two files of one classifier")
+        counts = " and ".join(f"{name} has {classes} classes" for name, (_, classes) in shapes.items())
+        raise InputError(f"{counts}: give files of one classifier")
     if len({outputs.kind for outputs in splits.values()}) > 1:
         raise InputError(
-            f"{' and '.join(f'{name} holds {split.kind}' for name, split in splits.items())}: give both as one"
+            f"{' and '.join(f'{name} holds {split.kind}' for name, split in splits.items())}: give all as one"
         )
     if multilabel and len({tuple(dict.fromkeys(outputs.group)) for outputs in splits.values()}) > 1:
-        raise InputError("val and test have not the same labels in one order: give both the same")
+        raise InputError(f"{' and '.join(splits)} have not the same labels in one order: give all the same")
     if len({outputs.classes for outputs in splits.values()} - {None}) > 1:
-        raise InputError("the columns of val and test are named for different classes: give both in one order")
-    shapes = {name: shapes[name] for name in _labelled(splits)}
+        raise InputError(f"the columns of {' and '.join(splits)} are named for different classes: give one order")
+    labelled = _labelled(splits)
+    shapes = {name: shapes[name] for name in ("val", "test") if name in labelled}
     for text in options.also:
         name, _, path = text.partition("=")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) or not path or name in (*also, "val", "test"):
@@ -211,8 +221,8 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
         arrays = read_calibrated(path, shapes, where=f"--also={name}")
         also[name] = (arrays["val"], arrays.get("test"))
     for flag, number, name in (
-        ("--folds", options.num_folds, "val"),
-        *(("--num-bins", options.num_bins, name) for name in shapes),
+        *(("--folds", options.num_folds, name) for name in (labelled if options.tests else ["val"])),
+        *(("--num-bins", options.num_bins, name) for name in labelled),
     ):
         by_cluster = flag == "--folds" and splits[name].cluster is not None
         n, what = (len(set(splits[name].cluster)), "clusters") if by_cluster else (len(splits[name].labels), "examples")
@@ -301,6 +311,7 @@ def _summary(options, compared, saved):
         "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
         "plainest": {"method": choice.plainest.method.name, "criterion": choice.plainest.criterion},
         "refused": choice.refused,
+        "tests": [*options.tests],
     }
 
 
@@ -321,11 +332,7 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison, task: 
     fitted = compared.choice.fitted
     written = {name: fitted.predict_log_proba(outputs.logits, outputs.group) for name, outputs in splits.items()}
     if "test" not in _labelled(splits):
-        (written["cross_fit"],) = (
-            held_out.log_probs
-            for held_out in compared.held_out
-            if (held_out.method.name, held_out.criterion) == (fitted.method.name, fitted.criterion)
-        )
+        written["cross_fit"] = compared.held_out_choice.log_probs
     for name, log_probs in written.items():
         log_probs, labels = np.asarray(log_probs), splits.get(name, splits["val"]).labels
         if task == "multilabel":
@@ -345,7 +352,13 @@ def input_warnings(options: Namespace, splits: Splits, fits: Sequence[Fitted]) -
             yield f"{outputs.left_out:,} rows of {name} have a label of --ignore-label and are left out."
         yield from _of_file(name, outputs)
     splits = _labelled(splits)
-    name, outputs = [*splits.items()][-1]
+    for name, outputs in splits.items():
+        if name not in ("val", "test"):  # of these two `compare` says so
+            weights = np.ones(len(outputs.labels)) if outputs.weight is None else outputs.weight
+            clustered = outputs.cluster is not None
+            yield from suspicions.of_split(name, outputs.logits, outputs.labels, weights, clustered=clustered)
+    name = "test" if "test" in splits else "val"
+    outputs = splits[name]
     yield from _of_bins(options.num_bins, name, outputs, fits)
     yield from _of_labels(options.num_folds, splits["val"], fits)
     if "test" in splits:

@@ -17,6 +17,7 @@ from focalgeo.report import row_figures, sections
 from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, say
 from focalgeo.report.selection import (
     AS_TRAINED,
+    BY_NLL,
     ECE,
     FOCAL,
     HELD_OUT,
@@ -89,12 +90,14 @@ def _fit_note(run: Run, column: Column) -> str:
 
 
 def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
-    """Return the main metrics of each method by each criterion as plain text, a line for each, and what is decided."""
+    """Return the main metrics of each method as plain text, those of several tests, and what is decided."""
     corner, run = "on val, cross-fitted" if split == HELD_OUT else f"on {split}", Run(rows, manifest)
-    chosen = _choice(run)[0] if "calibration" in manifest else AS_TRAINED
-    decided = Markup(_decision_section(run, chosen).words).split("</p>")[:-1]
-    table = sections.as_text(metric_table(run, split, corner, names=PRINTED))
-    return "\n".join([table, *(sentence.striptags() for sentence in decided)])
+    tables, decided = [metric_table(run, split, corner, names=PRINTED)], []
+    if "calibration" in manifest:
+        chosen = _choice(run)[0]
+        tables += _tests_section(run, chosen).tables
+        decided = Markup(_decision_section(run, chosen).words).split("</p>")[:-1]
+    return "\n".join(["\n\n".join(map(sections.as_text, tables)), *(sentence.striptags() for sentence in decided)])
 
 
 def reliability_panels(
@@ -261,6 +264,7 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
             + say("intervals_of_calibration", run=run, split=split),
         ),
         difference_section(run, split),
+        _tests_section(run, chosen),
         _class_section(run, split, chosen),
         _two_classes(run, split, title),
         loss_implied_section(run, entry.get("trained_gamma"), split),
@@ -362,6 +366,53 @@ def _group_section(run: Run, column: Column, split: str) -> Section:
         say("worst_group", name=_after(run, column), groups=groups),
         [Table("Group", [(head, "") for head in ("Examples", *heads)], lines)],
         notes=say("groups"),
+    )
+
+
+def _tests_section(run: Run, chosen: Column) -> Section:
+    """A line for each of several tests: does the calibration hold there, and what would a fit there gain?"""
+    on_val, own = Column("fitted_on_val"), BY_NLL if chosen == AS_TRAINED else chosen
+    splits = {name: f"{HELD_OUT}_{name}" for name in run.manifest["calibration"].get("tests", ())}
+    splits = {name: split for name, split in splits.items() if run.metric(on_val, "ece", split)}
+    if not splits:
+        return Section("")
+    kept = {name: run.metric(on_val, "calibration_kept", split) for name, split in splits.items()}
+    own_less = {name: run.difference("nll", split, own, on_val) for name, split in splits.items()}
+    heads = {"as given": AS_TRAINED, "fitted on val": on_val, "fitted there": own}
+    eces = {name: [run.metric(of, "ece", split) for of in heads.values()] for name, split in splits.items()}
+    lines = [
+        Line(
+            name,
+            f"{row.n:,} examples",
+            [
+                metric_cell(run.metric(AS_TRAINED, "accuracy", splits[name]), ECE),
+                *(metric_cell(ece, ECE) for ece in eces[name]),
+                Cell("< 0.001" if row.value < 0.001 else f"{row.value:.3f}", value=row.value),
+                metric_cell(own_less[name], NLL),
+            ],
+        )
+        for name, row in kept.items()
+    ]
+    titles = ("Accuracy", "as given"), *((f"ECE {title}", "") for title in heads), ("As on val", "p-value")
+    return Section(
+        "Does the calibration hold on each test?",
+        say(
+            "tests",
+            name=_after(run, chosen),
+            lost=[name for name, row in kept.items() if row.value < LEVEL / len(kept)],
+            gains={
+                name: difference_text(row, NLL, named=False)
+                for name, row in own_less.items()
+                if finding(row) == "better" and row.n >= LEAST_EXAMPLES
+            },
+            total=len(kept),
+        ),
+        [Table("Test", [*titles, ("NLL difference", "of a fit there, nats")], lines)],
+        figures=[
+            Panel("tests", "ECE on each test", row_figures.eces_of_tests(eces, [*heads], run.method_colour(chosen)))
+        ],
+        notes=say("how_tests"),
+        layout="beside",
     )
 
 

@@ -363,6 +363,7 @@ def differences(run: Run, split: str = "test") -> Axes | None:
         lines = {title: [_difference_mark(row, reach) for row in rows.get(title, ())] for title in titles}
         label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
         intervals(ax, lines, label, scale=metric.scale)
+        ax.locator_params("x", nbins=4)
         ax.set(xlim=(-metric.scale * reach, metric.scale * reach), yticks=[], ylim=(len(titles) - 0.6, -0.7))
         ax.set_title("← better", loc="left")
     first = figure.axes[0]
@@ -413,5 +414,22 @@ def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> 
     intervals(ax, lines, "mean probability less share, percentage points", scale=100)
     for column in columns:
         ax.plot([], [], "o-", color=COLOURS[run.method_colour(column)], label=run.fitted_title(column))
+    legend(ax, columns=1)
+    return ax
+
+
+@styled()
+def eces_of_tests(eces: Mapping[str, Sequence[Metric]], titles: Sequence[str], colour: str) -> Axes:
+    """Draw the ECEs of each test by these titles: as given in grey, by a fit on val, and by its own, hollow."""
+    marks = ("grey", True), (colour, True), (colour, False)
+    lines = {
+        name: [Mark(row.value, row.low, row.high, *mark) for row, mark in zip(rows, marks, strict=True)]
+        for name, rows in eces.items()
+    }
+    ax = new_axes(4.3, 1.3 + 0.5 * len(lines))
+    intervals(ax, lines, "ECE, %", scale=100)
+    for title, (of, filled) in zip(titles, marks, strict=True):
+        ax.plot([], [], "o-", color=COLOURS[of], markerfacecolor=COLOURS[of if filled else "paper"], label=title)
+    ax.set(xlim=(0, None))
     legend(ax, columns=1)
     return ax

@@ -114,7 +114,7 @@ def metric_cell(row: Any, title: Title, *, best: bool = False) -> Cell:
 def as_text(table: Table) -> str:
     """Return a table as a terminal shows it, without intervals."""
     lines = [[table.corner, *(title for title, _ in table.heads)]]
-    lines += [[joined(line.title, line.note), *(cell.text for cell in line.cells)] for line in table.lines]
+    lines += [[short(joined(line.title, line.note), 80), *(cell.text for cell in line.cells)] for line in table.lines]
     first, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
     return "\n".join(
         f"{title:<{first}}" + "".join(f"  {text:>{width}}" for text, width in zip(texts, widths, strict=True))

@@ -100,7 +100,10 @@ ROWS = {
     "too deep": DEEP,
 }
 CASES = [
-    *[Case("traceback", f"manifest: {n}", changed(text("manifest.json", c)), "cannot be read") for n, c in MANIFESTS.items()],
+    *[
+        Case("traceback", f"manifest: {n}", changed(text("manifest.json", c)), "cannot be read")
+        for n, c in MANIFESTS.items()
+    ],
     *[Case("traceback", f"row: {n}", changed(line(c), command="report"), "is no row") for n, c in ROWS.items()],
     *[
         Case("wrong result", f"finished, then {name}", changed(*changes), says, 0, check=is_whole)

@@ -1,0 +1,128 @@
+"""A method fitted on val, on several tests: does its calibration hold there, and what would a fit of each gain?"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+from scipy.sparse import csr_array
+from scipy.special import chdtrc
+
+from focalgeo import checks
+from focalgeo.calibration import comparison, suspicions
+from focalgeo.calibration.clusters import Clusters
+from focalgeo.calibration.comparison import Comparison, Outputs
+from focalgeo.rows import Difference, Metric, Row, finite, select
+from focalgeo.types import DataWarning
+
+UNCALIBRATED = "uncalibrated"
+ON_VAL = "fitted_on_val"  # the method, in rows of a test
+_PER_BIN = 10  # errors of either split that confidences expect, to their variance
+
+
+class Kept(NamedTuple):
+    """Whether two splits have one reliability curve."""
+
+    statistic: float  # chi-square
+    bins: int  # its degrees of freedom
+    p_value: float
+
+
+def calibration_kept(val: tuple, test: tuple, *, num_bins: int = 15) -> Kept:
+    """Whether confidence is off the accuracy on test as it is on val, at each confidence: a test of "no difference".
+
+    With g_b the mean of confidence less correct over the examples of a bin b, and V_b its variance over examples, or
+    over clusters with its covariances, the statistic is d' (V_val + V_test)^-1 d, d = g_test - g_val, and chi-square
+    with as many degrees of freedom as bins. Bins hold equal sums of c (1 - c), the errors to their variance that
+    confidences c of both splits let expect, with 10 of each split in the mean at least. How sure the model is may
+    differ, and so may its accuracy: what counts is that 80% no longer mean what they meant. Of splits without a
+    difference 4 to 8 in 100 have p < 0.05, tested in tests/calibration/test_shift.py.
+
+    Args:
+        val: (log_probs, labels), or `Outputs` where there are clusters or weights; float [examples, classes].
+        test: The same of other examples.
+        num_bins: The most bins.
+
+    Example:
+        >>> right, sharp = (jax.nn.log_softmax(times * scores) for times in (1, 3))
+        >>> kept = calibration.calibration_kept((right, drawn), (sharp, drawn))
+        >>> kept.bins, kept.p_value < 0.001
+        (3, True)
+    """
+    splits = [_confidence_and_excess(*Outputs(*split)) for split in (val, test)]
+    confidence = np.sort(np.concatenate([split[0] for split in splits]))
+    expected = np.cumsum(confidence * (1 - confidence))
+    least = min(np.mean(c * (1 - c)) * clusters.worth for c, _, clusters in splits)
+    bins = int(np.clip(least // _PER_BIN, 1, checks.count("num_bins", num_bins, 1)))
+    cuts = np.unique(confidence[np.searchsorted(expected, expected[-1] * np.arange(1, bins) / bins)])
+    means, covariances = zip(*(_of_bins(cuts, *split) for split in splits), strict=True)
+    less, covariance = means[1] - means[0], sum(covariances)
+    told = np.isfinite(less) & (np.diag(covariance) > 0)
+    less, covariance = less[told], covariance[np.ix_(told, told)]
+    statistic = float(less @ np.linalg.pinv(covariance, hermitian=True) @ less)
+    return Kept(statistic, len(less), float(chdtrc(max(len(less), 1), statistic)))
+
+
+def _confidence_and_excess(log_probs, labels, group, clusters, weights):
+    rows, labels, _ = map(np.asarray, checks.examples(log_probs, labels))
+    confidence = suspicions.confidence(rows)
+    clusters = Clusters.of(np.arange(len(rows)) if clusters is None else clusters, labels, weights)
+    return confidence, confidence - (rows.argmax(axis=1) == labels), clusters
+
+
+def _of_bins(cuts, confidence, excess, clusters):
+    """Means [bins] of confidence less correct, and their covariance [bins, bins]."""
+    index, counts = np.searchsorted(cuts, confidence), np.float64(clusters.counts)
+    total = np.bincount(index, counts, len(cuts) + 1)
+    with np.errstate(invalid="ignore"):
+        means = np.bincount(index, counts * excess, len(total)) / total
+    apart = counts * (excess - means[index]) / total[index]
+    sums = csr_array((apart, (clusters.index, index)), shape=(clusters.number, len(total)))
+    return means, clusters.spread**2 * (sums.T @ sums).toarray()
+
+
+def on_tests(
+    compared: Comparison,
+    val: tuple,
+    tests: Mapping[str, tuple],
+    *,
+    num_bins: int = 15,
+    **settings: Any,
+) -> list[Row]:
+    """Rows of several tests: the chosen method as fitted on val, whether its calibration holds, and a fit of each test.
+
+    Args:
+        compared: Of `compare`, which chose the method on `val`.
+        val: `Outputs` of val, as `compare` got them.
+        tests: Name -> `Outputs` of a test, with labels.
+        num_bins: Of `calibration_kept` and the ECE.
+        **settings: Of `compare`: num_resamples, num_folds, seed, trained_gamma.
+
+    A test's rows have the split "cross_fit_NAME". Metrics are of the outputs as given ("uncalibrated"),
+    of the method as fitted on val ("fitted_on_val") and fitted on the other folds of the test itself (by its name;
+    of outputs that are left as given by temperature scaling); differences between them are paired. "calibration_kept"
+    of "fitted_on_val" has for value the p-value of `calibration_kept`, of val's folds by fits of the others.
+
+    Example:
+        >>> val, blurred = (scores, drawn), (3 * scores, drawn)
+        >>> compared = calibration.compare(val, methods=["temperature_scaling"], num_resamples=100)
+        >>> rows = calibration.on_tests(compared, val, {"blurred": blurred}, num_resamples=100)
+        >>> sorted({row.method for row in rows})
+        ['fitted_on_val', 'temperature_scaling', 'uncalibrated']
+    """
+    chosen, rows = compared.choice.fitted, []
+    own = chosen.method.name if chosen.criterion else "temperature_scaling"
+    as_chosen = Outputs(compared.held_out_choice.log_probs, *Outputs(*val)[1:])
+    settings |= {"criterion": chosen.criterion or "nll", "metrics": ("nll", "ece"), "num_bins": num_bins}
+    for name, outputs in tests.items():
+        test, split = Outputs(*outputs), f"cross_fit_{name}"
+        log_probs = chosen.predict_log_proba(test.logits, test.group)
+        kept = calibration_kept(as_chosen, test._replace(logits=log_probs), num_bins=num_bins)
+        rows.append(finite(Metric("calibration_kept", kept.p_value, n=len(log_probs), split=split, method=ON_VAL)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)  # of the file, which `compare` has looked at
+            there = comparison.compare(test, None, [own], also={ON_VAL: (log_probs, None)}, **settings)
+        measured = select(there.rows, Metric | Difference, split="cross_fit")
+        rows += [replace(row, split=split) for row in measured if row.method in (UNCALIBRATED, ON_VAL, own)]
+    return rows
