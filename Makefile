@@ -54,7 +54,7 @@ install: $(RUNS)
 $(RUNS): pyproject.toml constraints.txt
 	@echo "installing into $(VENV): a minute or two"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e '.[train]'
 	touch $@
 
 $(TESTS): $(RUNS)

@@ -19,7 +19,7 @@ from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safet
 from safetensors.numpy import load_file
 
 from focalgeo.data import lm_eval, sources, tables
-from focalgeo.types import OFF_ONE, InputError, is_one_hot, look_like_probabilities, shown
+from focalgeo.types import OFF_ONE, InputError, is_one_hot, library, look_like_probabilities, shown
 
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
 _NAMES = {  # in a file
@@ -293,8 +293,7 @@ def _numbers(frames, where):
 
 
 def _read_torch(path):
-    import torch  # optional, and slow to import
-
+    torch = library("torch")
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
