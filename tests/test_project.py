@@ -19,7 +19,10 @@ def test_the_versions_are_those_of_the_package_and_of_the_tests():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["version"], citation["license"]) == (focalgeo.__version__, PROJECT["license"])
     newest = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
-    assert newest in (f"{focalgeo.__version__}, {citation['date-released']}", f"{focalgeo.__version__}, not yet released")
+    assert newest in (
+        f"{focalgeo.__version__}, {citation['date-released']}",
+        f"{focalgeo.__version__}, not yet released",
+    )
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert f"\nruff=={hook['rev'].removeprefix('v')}\n" in (ROOT / "constraints.txt").read_text()
 
@@ -35,7 +38,9 @@ def test_a_release_is_tried_on_every_python_before_it_is_published():
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", "test")
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
-    pythons = [f"Programming Language :: Python :: {version}" for version in jobs["test"]["strategy"]["matrix"]["python"]]
+    pythons = [
+        f"Programming Language :: Python :: {version}" for version in jobs["test"]["strategy"]["matrix"]["python"]
+    ]
     assert pythons == PROJECT["classifiers"]
 
 
