@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.installed
 TESTS := $(VENV)/.installed-test
+LONG := $(VENV)/.installed-long
 # The random cases of bad input are those of this seed, in CI too.
 SEED ?= 0
 PYTEST_FLAGS ?= -n auto --dist loadfile --durations=15 --hypothesis-seed=$(SEED)
@@ -18,7 +19,7 @@ export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
 help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
-	@echo "make test-all   make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
+	@echo "make test-all   PyTorch too, make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
 	@echo "make fuzz   bad input alone: the tables and random cases of tests/hostile, SEED=... chooses which (2 minutes)"
 	@echo "make test-accelerator   tests on the GPU or TPU that jax finds, skipped where there is none; ACCELERATOR=cpu runs them there"
 	@echo "make quick-test   the tests marked neither slow nor long"
@@ -31,7 +32,7 @@ test: $(TESTS) lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 # By test, not by file: a few files hold most of these.
-test-all: test
+test-all: $(LONG) test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --dist worksteal -m long
 
 quick-test: $(TESTS)
@@ -54,11 +55,16 @@ install: $(RUNS)
 $(RUNS): pyproject.toml constraints.txt
 	@echo "installing into $(VENV): a minute or two"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e '.[train]'
 	touch $@
 
 $(TESTS): $(RUNS)
 	$(PIP_INSTALL) -e '.[test]'
+	touch $@
+
+# PyTorch, for the exports: of gigabytes where pip finds its CUDA wheels alone. PIP_EXTRA_INDEX_URL may name an index of CPU wheels.
+$(LONG): $(TESTS)
+	$(PIP_INSTALL) -e '.[torch]'
 	touch $@
 
 clean:

@@ -64,8 +64,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text("".join(f"{pin}\n" for pin in pins))
-        command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", constraints, ROOT]
-        failed = subprocess.run(command).returncode
+        command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", constraints]
+        failed = subprocess.run([*command, f"{ROOT}[train]"]).returncode
     beside = f" beside this runtime's {', '.join(pins)}" if pins else ""
     if failed:
         sys.exit(f"pip could not install focalgeo{beside}: what it printed says why")

@@ -10,11 +10,10 @@ from numbers import Integral
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from focalgeo import advice
 from focalgeo.types import (
@@ -44,15 +43,14 @@ def is_traced(*values: PyTree) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
-def check_array(name: str, value: Array, *, shape: tuple | None = None, dtype: type | None = None) -> None:
-    """Refuse arrays of another shape (None for any size, ... for any axes) or kind of numbers, int or float."""
-    try:
-        if dtype is not None:
-            chex.assert_type(value, dtype)
-        if shape is not None:
-            chex.assert_shape(value, shape)
-    except AssertionError as error:
-        raise InputError(f"{name}: {str(error).rpartition('check: input 0 ')[2]}") from error
+def check_array(name: str, value: Array, *, shape: tuple = (...,), dtype: type = np.generic) -> None:
+    """Refuse arrays of another shape (None for any size, ... for any axes) or kind of numbers, as jnp.floating."""
+    array = value if hasattr(value, "dtype") else np.asarray(value)
+    if not jnp.issubdtype(array.dtype, dtype):
+        raise InputError(f"{name}: has type {array.dtype} but expected {dtype.__name__}")
+    sizes = " ".join({None: "_", ...: "..."}.get(size, str(size)) for size in shape)
+    if not isinstance(array, Shaped[Any, sizes]):
+        raise InputError(f"{name}: has shape {array.shape} but expected {shape}".replace("Ellipsis", "..."))
 
 
 def array_of(name: str, value: object) -> Array:
@@ -72,10 +70,9 @@ def number_array(name: str, value: object, shape: tuple[int, ...] | None = None)
     if array.dtype == bool or jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise InputError(f"{name} is {array.dtype}: give real numbers")
     if shape is not None:
-        try:
-            chex.assert_is_broadcastable(array.shape, shape)
-        except AssertionError as error:
-            raise InputError(f"{name} has shape {array.shape}: give one number, or shape {shape}") from error
+        ends = zip(array.shape[::-1], shape[::-1], strict=False)
+        if array.ndim > len(shape) or not all(axis in (1, size) for axis, size in ends):
+            raise InputError(f"{name} has shape {array.shape}: give one number, or shape {shape}")
     return array
 
 
@@ -101,7 +98,7 @@ def score_rows(name: str, scores: object, *, shape: tuple = (..., None)) -> Arra
     array = array_of(name, scores)
     if not hasattr(scores, "dtype") and jnp.issubdtype(array.dtype, jnp.integer):
         array = array.astype(np.float32)  # [[2, 0]] is a list of numbers; an array of integers is another thing
-    check_array(name, array, shape=shape, dtype=float)
+    check_array(name, array, shape=shape, dtype=jnp.floating)
     if array.shape[-1] < 2:
         raise InputError(f"{name} have shape {array.shape}: give two classes or more")
     return array
@@ -123,7 +120,7 @@ def label_array(
             check_distribution("labels", array if is_traced(array, counted) else _counted(array, counted))
             return array
     try:
-        dtype = int if array.size else None
+        dtype = jnp.integer if array.size else np.generic
         check_array(f"labels for {name} {scores.shape}", array, shape=scores.shape[:-1], dtype=dtype)
     except InputError as error:
         if is_traced(array):

@@ -62,13 +62,13 @@ def parse(arguments: list[str]) -> Command:
 
 def main(arguments: list[str]) -> int:
     """Run the job; returns the exit code: 0, 2 (bad input), 3 (the run cannot go on) or 128 + signal."""
-    if {"-h", "--help", "--fields"} & set(arguments):
-        from focalgeo.job import describe_config
-
-        print(*([] if "--fields" in arguments else [__doc__]), describe_config(), sep="\n")
-        return 0
     several, code, line = False, 0, ""
     try:
+        if {"-h", "--help", "--fields"} & set(arguments):
+            from focalgeo.job import describe_config
+
+            print(*([] if "--fields" in arguments else [__doc__]), describe_config(), sep="\n")
+            return 0
         command = parse(arguments[1:])
         from focalgeo import job, parallel  # jax after the flags, so that a typo is answered at once
 

@@ -1,8 +1,10 @@
 """Types that several packages share: errors, batches, data sets, the training state, estimates."""
 
 import difflib
+import importlib
 from collections.abc import Iterable, Mapping
 from numbers import Integral
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -83,6 +85,14 @@ class InputError(_OneLine, ValueError):
         near = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}"
         return cls(f"{field} is {name!r}: {hint}")
+
+
+def library(name: str) -> ModuleType:
+    """A module that an extra of its name brings; InputError says how where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(f"{name} is not installed: pip install 'focalgeo[{name}]'") from error
 
 
 class RunError(_OneLine, RuntimeError):

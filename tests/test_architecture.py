@@ -107,6 +107,23 @@ def test_rooms_without_jax():
     assert not {"jax", "flax", "optax", "chex", "torch", "tensorflow", "sklearn"} & set(loaded.stdout.split())
 
 
+def test_what_does_not_train_imports_none_of_the_libraries_that_train():
+    program = """import sys
+for name in ("flax", "optax", "orbax", "chex", "sklearn"):
+    sys.modules[name] = None
+from focalgeo import run, losses, calibration, curvature, theory, data, evaluation, parallel, report
+from focalgeo.job import calibrate
+try:
+    calibration.TemperatureScaling
+except ValueError as error:
+    print(error)
+for arguments in (["--config=configs/digits.py", "--workdir=none"], ["--fields"]):
+    print(run.main(["run", *arguments]))"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "sklearn is not installed: pip install 'focalgeo[sklearn]'\n2\n2\n"
+    assert done.stderr == "focalgeo: training needs flax: pip install 'focalgeo[train]'\n" * 2
+
+
 def test_no_file_uses_private_parts_of_jax_or_of_the_system():
     for path in SOURCES:
         assert not [name for name in imports(path) if name.startswith(("jax._src", "ctypes", "fcntl"))], path

@@ -62,7 +62,7 @@ def test_a_runtime_with_an_accelerator_keeps_its_jax_and_what_fits_it(runtime, v
     kept = {} if len(versions) == 2 else {name.replace("_", "-"): version for name, version in versions.items()}
     pins = [f"{name}=={kept[name]}" for name in sorted(kept)]
     beside = f" beside this runtime's {', '.join(pins)}" if pins else ""
-    assert (found.returncode, found.stderr, told) == (0, "", [str(ROOT), *pins])
+    assert (found.returncode, found.stderr, told) == (0, "", [f"{ROOT}[train]", *pins])
     assert found.stdout == f"focalgeo is installed{beside}\n"
 
 
@@ -106,7 +106,7 @@ def test_the_first_cell_clones_and_installs_as_often_as_it_is_run(runtime, tmp_p
     cell = first.replace('repository = ""', f'repository = "{origin.as_uri()}"')
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)] * 2)
     nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(session)}}).execute()
-    assert (tmp_path / "pip.txt").read_text().splitlines()[0] == str(session / "focalgeo")
+    assert (tmp_path / "pip.txt").read_text().splitlines()[0] == f"{session / 'focalgeo'}[train]"
 
 
 @pytest.mark.long

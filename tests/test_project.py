@@ -18,7 +18,11 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 def test_the_versions_are_those_of_the_package_and_of_the_tests():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["version"], citation["license"]) == (focalgeo.__version__, PROJECT["license"])
-    assert f"\n## {focalgeo.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    newest = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert newest in (
+        f"{focalgeo.__version__}, {citation['date-released']}",
+        f"{focalgeo.__version__}, not yet released",
+    )
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert f"\nruff=={hook['rev'].removeprefix('v')}\n" in (ROOT / "constraints.txt").read_text()
 
@@ -28,6 +32,16 @@ def test_ci_calls_the_readme_s_command_on_every_python_that_is_supported():
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
     oldest = min(job["strategy"]["matrix"]["python"], key=lambda version: int(version[2:]))
     assert re.fullmatch(rf">={re.escape(oldest)}(\.\d+)?", PROJECT["requires-python"])
+
+
+def test_a_release_is_tried_on_every_python_before_it_is_published():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", "test")
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    pythons = [
+        f"Programming Language :: Python :: {version}" for version in jobs["test"]["strategy"]["matrix"]["python"]
+    ]
+    assert pythons == PROJECT["classifiers"]
 
 
 def test_the_front_page_is_short_and_the_tables_of_names_are_those_of_the_code():

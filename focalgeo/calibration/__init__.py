@@ -80,8 +80,11 @@ from focalgeo.types import (
 
 
 def __getattr__(name: str):
-    """A scikit-learn estimator on first use: scikit-learn is slow to import."""
+    """A scikit-learn estimator on first use: scikit-learn is slow to import, and an extra."""
     if name[:1].isupper():
+        from focalgeo import types
+
+        types.library("sklearn")
         from focalgeo.calibration import estimators
 
         return getattr(estimators, name)

@@ -4,7 +4,6 @@ A method's formula is written once, in its map. JAX traces that, and what it tra
 step by step, under JAX's names as far as they go. All is float32, as the maps are.
 """
 
-import importlib
 import textwrap
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +15,7 @@ import numpy as np
 from jax.extend import core
 
 from focalgeo import checks, files, formulas
-from focalgeo.types import InputError
+from focalgeo.types import InputError, library
 
 _ONNX = {  # names of steps that are not JAX's: "reduce_max" is ReduceMax
     "argmax": "ArgMax",
@@ -128,13 +127,6 @@ def _step(name, params, equation, steps, add):
     return add(name, *steps)
 
 
-def _library(name):
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(f"{name} is not installed: pip install 'focalgeo[{name}]'") from error
-
-
 def to_onnx(fitted, classifier: Any = None) -> Any:
     """An onnx.ModelProto from "logits", float32 [n, classes], to "log_probs" and "probabilities".
 
@@ -146,7 +138,7 @@ def to_onnx(fitted, classifier: Any = None) -> Any:
     A classifier, an onnx.ModelProto or the path of one, is of opset 18 or later, and its first output float32
     [n, classes], its logits. What is returned is then a copy of it that goes on to the two, beside its own outputs.
     """
-    onnx = _library("onnx")
+    onnx = library("onnx")
     helper, model, source = onnx.helper, onnx.ModelProto(), "logits"
     rows = partial(helper.make_tensor_value_info, elem_type=1, shape=("n", fitted.num_classes))
     if classifier is None:
@@ -192,7 +184,7 @@ def to_torch(fitted) -> Any:
     It is a torch.fx.GraphModule, whose numbers are buffers: without focalgeo it can be saved, compiled and moved to a
     device, and gradients pass. It needs the extra torch.
     """
-    torch = _library("torch")
+    torch = library("torch")
     buffers, graph = {}, torch.fx.Graph()
 
     def add(name, *steps, **attributes):

@@ -122,7 +122,7 @@ def _bootstrapped(metric, tables, labels, key, clusters, num_resamples):
         mend = "write it with jax.numpy alone, which NumPy, scikit-learn and an if on its numbers are not"
         raise InputError(f"the metric cannot be compiled by JAX: {mend}") from error
     for leaf in jax.tree.leaves([value for value, _ in found]):
-        checks.check_array("what the metric returns", leaf, shape=(), dtype=float)
+        checks.check_array("what the metric returns", leaf, shape=(), dtype=jnp.floating)
     return found
 
 

@@ -243,7 +243,7 @@ def empirical_fisher_vp(losses: Callable[[PyTree], Array], params: PyTree, vecto
 
     def checked(point):
         values = losses(point)
-        checks.check_array("losses", values, shape=(None,), dtype=float)
+        checks.check_array("losses", values, shape=(None,), dtype=jnp.floating)
         checks.count("the number of losses", len(values), 1)
         return values
 

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from focalgeo import files
 from focalgeo.data import lm_eval, sources, tables
-from focalgeo.types import OFF_ONE, InputError, is_one_hot, look_like_probabilities, shown
+from focalgeo.types import OFF_ONE, InputError, is_one_hot, library, look_like_probabilities, shown
 
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
 _NAMES = {  # in a file
@@ -294,8 +294,7 @@ def _numbers(frames, where):
 
 
 def _read_torch(path):
-    import torch  # optional, and slow to import
-
+    torch = library("torch")
     with files.reading(path, 'run the model, and torch.save({"logits": tensor, "labels": tensor}, path)'):
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(tensors, Mapping):

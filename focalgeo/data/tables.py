@@ -41,7 +41,7 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
         if suffix in _CONVERSIONS:
             mend = f"convert it by {_CONVERSIONS[suffix]}.to_csv(..., index=False)"
         raise InputError(f"there is no file {path} of a known format: {mend}")
-    with files.reading(path, "write it again; parquet and feather need pyarrow (pip install pyarrow)"):
+    with files.reading(path, "write it again; parquet and feather need pyarrow: pip install 'focalgeo[tables]'"):
         if suffix in (".parquet", ".feather"):
             return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
         if suffix == ".jsonl":

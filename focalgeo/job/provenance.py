@@ -13,9 +13,9 @@ import jax
 from focalgeo import calibration
 
 
-def of_program(command: Sequence[str]) -> dict[str, Any]:
+def of_program(command: Sequence[str], *packages: str) -> dict[str, Any]:
     """The manifest's entries on the program: versions, machine, command, and titles of methods and metrics."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "focalgeo")
+    packages = ("jax", "jaxlib", *packages, "numpy", "focalgeo")
     return {
         "versions": {
             "python": platform.python_version(),

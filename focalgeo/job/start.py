@@ -68,7 +68,7 @@ def begin(
         "processes": parallel.count(),
         "loss_values": losses.hyperparameters(losses.FUNCTIONS[config.loss.name]),
         "parameters": trees.size(states.params) // len(members),
-        **provenance.of_program(["python", "-m", "focalgeo.run", *words]),
+        **provenance.of_program(["python", "-m", "focalgeo.run", *words], "flax", "optax", "orbax-checkpoint"),
     }
     records.write_manifest(workdir, manifest)
 

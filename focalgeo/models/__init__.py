@@ -8,12 +8,18 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from flax.errors import FlaxError
+import numpy as np
 
 from focalgeo import checks
+from focalgeo.types import InputError, Model, shown
+
+try:
+    from flax.errors import FlaxError
+except ModuleNotFoundError as error:
+    raise InputError("training needs flax: pip install 'focalgeo[train]'") from error
+
 from focalgeo.models import cnn, graph, mlp, text, transformer
 from focalgeo.models.resnet import Bottleneck, ResNet
-from focalgeo.types import InputError, Model, shown
 
 MODELS = {
     "linear": partial(mlp.MLP, hidden=()),
@@ -103,7 +109,7 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
 
 def _checked(function: Callable, name: str, fields: Mapping[str, Any]) -> Callable:
     """A module's init or apply, whose second argument is the input: what it does not read is refused in one line."""
-    dtype = int if "vocabulary_size" in fields else float
+    dtype = np.integer if "vocabulary_size" in fields else np.floating
     shape = (None,) * 4 if {"axis_name", "patch"} & fields.keys() else (None, None, ...)
 
     def call(first, x, **options):

@@ -105,5 +105,5 @@ def test_a_missing_pyarrow_is_one_line(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match="pip install pyarrow"):
+    with pytest.raises(InputError, match=r"pip install 'focalgeo\[tables\]'"):
         read_table(tmp_path / "a.feather")
