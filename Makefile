@@ -19,7 +19,7 @@ export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
 help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
-	@echo "make test-all   PyTorch too, make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
+	@echo "make test-all   PyTorch and trackers too, make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
 	@echo "make fuzz   bad input alone: the tables and random cases of tests/hostile, SEED=... chooses which (2 minutes)"
 	@echo "make test-accelerator   tests on the GPU or TPU that jax finds, skipped where there is none; ACCELERATOR=cpu runs them there"
 	@echo "make quick-test   the tests marked neither slow nor long"
@@ -62,9 +62,9 @@ $(TESTS): $(RUNS)
 	$(PIP_INSTALL) -e '.[test]'
 	touch $@
 
-# PyTorch, for the exports: of gigabytes where pip finds its CUDA wheels alone. PIP_EXTRA_INDEX_URL may name an index of CPU wheels.
+# Trackers for the examples, and PyTorch for the exports: of gigabytes where pip finds its CUDA wheels alone. PIP_EXTRA_INDEX_URL may name an index of CPU wheels.
 $(LONG): $(TESTS)
-	$(PIP_INSTALL) -e '.[torch]'
+	$(PIP_INSTALL) -e '.[torch,trackers]'
 	touch $@
 
 clean:
