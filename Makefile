@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 RUNS := $(VENV)/.installed
 TESTS := $(VENV)/.installed-test
 LONG := $(VENV)/.installed-long
+DOCS := $(VENV)/.installed-docs
 # The random cases of bad input are those of this seed, in CI too.
 SEED ?= 0
 PYTEST_FLAGS ?= -n auto --dist loadfile --durations=15 --hypothesis-seed=$(SEED)
@@ -15,11 +16,12 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 SHARED_DATA := $(wildcard ../shared/data)
 export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
 
-.PHONY: help run test test-all test-accelerator fuzz quick-test lint install clean
+.PHONY: help run docs test test-all test-accelerator fuzz quick-test lint install clean
 help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
 	@echo "make test-all   PyTorch and trackers too, make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
+	@echo "make docs   the site, in build/site: every link, the code of its pages and its notebooks are tried (2 minutes)"
 	@echo "make fuzz   bad input alone: the tables and random cases of tests/hostile, SEED=... chooses which (2 minutes)"
 	@echo "make test-accelerator   tests on the GPU or TPU that jax finds, skipped where there is none; ACCELERATOR=cpu runs them there"
 	@echo "make quick-test   the tests marked neither slow nor long"
@@ -45,6 +47,10 @@ test-accelerator: $(TESTS)
 fuzz: $(TESTS)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --dist worksteal -m "long or not long" tests/hostile
 
+docs: $(DOCS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_pages.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 lint: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -67,5 +73,9 @@ $(LONG): $(TESTS)
 	$(PIP_INSTALL) -e '.[torch,trackers]'
 	touch $@
 
+$(DOCS): $(TESTS)
+	$(PIP_INSTALL) -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs build

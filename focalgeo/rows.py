@@ -248,6 +248,10 @@ def finite(row: Row) -> Row:
 
     Raises:
         RunError: one of its numbers is not finite: an error of the measurement, never a value of a row.
+
+    Example:
+        >>> rows.finite(rows.Metric(name="nll", value=np.float32(0.25), split="val")).value
+        0.25
     """
     values = {name: value.item() if hasattr(value, "item") else value for name, value in asdict(row).items()}
     row = replace(row, **values)
@@ -260,17 +264,33 @@ def finite(row: Row) -> Row:
 
 
 def encode(row: Row) -> bytes:
-    """The row as one flat JSON object: its kind, its fields, its tags; without what is None."""
+    """The row as one flat JSON object: its kind, its fields, its tags; without what is None.
+
+    Example:
+        >>> rows.encode(rows.Metric(name="nll", value=0.25, split="val"))
+        b'{"kind":"metric","name":"nll","value":0.25,"split":"val"}'
+    """
     return msgspec.json.encode(finite(row))
 
 
 def tagged(rows: Iterable[Row], **tags: float | str | None) -> list[Row]:
-    """The rows with these fields set."""
+    """The rows with these fields set.
+
+    Example:
+        >>> rows.tagged([rows.Metric(name="nll", value=0.25)], seed=3)[0].seed
+        3
+    """
     return [replace(row, **tags) for row in rows]
 
 
 def select(rows: Iterable[Row], kind: type, **fields: Any) -> list[Row]:
-    """The rows of one kind whose fields have these values; a field given as None must be absent."""
+    """The rows of one kind whose fields have these values; a field given as None must be absent.
+
+    Example:
+        >>> made = [rows.Metric(name=name, value=0.3, split="val") for name in ("ece", "nll")]
+        >>> [row.name for row in rows.select(made, rows.Metric, name="nll")]
+        ['nll']
+    """
     return [row for row in rows if isinstance(row, kind) and all(getattr(row, f) == fields[f] for f in fields)]
 
 
@@ -278,6 +298,11 @@ def series(row: Row) -> str:
     """The name of the series that a row is a point of, as "gamma_3.0/seed_0/val/nll/temperature_scaling", for trackers.
 
     It has all that tells measurements of one step apart, but the number of a bin.
+
+    Example:
+        >>> row = rows.Metric(name="nll", value=0.3, split="val", method="temperature_scaling", gamma=3.0, seed=0)
+        >>> rows.series(row)
+        'gamma_3.0/seed_0/val/nll/temperature_scaling'
     """
     parts = [(field, getattr(row, field, None)) for field in _TELLING]
     return "/".join(part if isinstance(part, str) else f"{field}_{part}" for field, part in parts if part is not None)

@@ -177,13 +177,22 @@ def _validated(estimator, logits, *labels, reset):
         raise InputError(f"{first}. Reshape your data: {_TWO_COLUMNS}" if np.ndim(logits) == 1 else first) from error
 
 
-def _estimator(name: str, method: str, *options: str) -> type[_Calibrator]:
-    """The class of a method. Its constructor takes these options of `calibration.fit`, and `classes`.
+_DOC = """{title} on held-out logits, as a scikit-learn classifier: what `calibration.fit("{method}", ...)` fits.
 
-    Without `classes`, the classes are those among the labels. Attributes of a fitted one: `params_` (and its numbers
-    `gamma_` and `temperature_`, where it has them), `converged_`, False where a fit ends at the end of its range,
-    `classes_` and `n_features_in_`. Tested in tests/calibration/test_estimators.py.
-    """
+Without `classes`, the classes are those among the labels. Attributes of a fitted one: `params_` (and its numbers
+`gamma_` and `temperature_`, where it has them), `converged_`, False where a fit ends at the end of its range,
+`classes_` and `n_features_in_`. Tested in tests/calibration/test_estimators.py.
+
+Example:
+    >>> calibrator = calibration.{name}().fit(scores, drawn)
+    >>> probs = calibrator.predict_proba(scores)
+    >>> calibrator.converged_, probs.shape, bool(np.allclose(probs.sum(axis=1), 1))
+    (True, (300, 3), True)
+"""
+
+
+def _estimator(name: str, method: str, *options: str) -> type[_Calibrator]:
+    """The class of a method. Its constructor takes these options of `calibration.fit`, and `classes`."""
     defaults = {option: _DEFAULTS[option] for option in (*options, "classes")}
 
     def construct(self, **values):
@@ -193,7 +202,7 @@ def _estimator(name: str, method: str, *options: str) -> type[_Calibrator]:
     keywords = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=defaults[key]) for key in defaults]
     signature = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *keywords])
     construct.__signature__ = signature
-    doc = f"{METHODS[method].title} on held-out logits, as a scikit-learn classifier: calibration.fit({method!r})."
+    doc = _DOC.format(title=METHODS[method].title, method=method, name=name)
     members = {"__init__": construct, "__doc__": doc, "__module__": __name__, "_method": method}
     return type(name, (_Calibrator,), members)
 

@@ -137,6 +137,11 @@ def to_onnx(fitted, classifier: Any = None) -> Any:
 
     A classifier, an onnx.ModelProto or the path of one, is of opset 18 or later, and its first output float32
     [n, classes], its logits. What is returned is then a copy of it that goes on to the two, beside its own outputs.
+
+    Example:
+        >>> model = calibration.fit("temperature_scaling", scores, drawn).to_onnx()
+        >>> [output.name for output in model.graph.output]
+        ['log_probs', 'probabilities']
     """
     onnx = library("onnx")
     helper, model, source = onnx.helper, onnx.ModelProto(), "logits"
@@ -183,6 +188,12 @@ def to_torch(fitted) -> Any:
 
     It is a torch.fx.GraphModule, whose numbers are buffers: without focalgeo it can be saved, compiled and moved to a
     device, and gradients pass. It needs the extra torch.
+
+    Example:
+        >>> import torch
+        >>> module = calibration.fit("temperature_scaling", scores, drawn).to_torch()
+        >>> tuple(module(torch.ones(2, 3)).shape)
+        (2, 3)
     """
     torch = library("torch")
     buffers, graph = {}, torch.fx.Graph()
@@ -203,6 +214,13 @@ def to_numpy(fitted) -> str:
     """The text of a source file with predict_proba(logits, group=None), which needs NumPy alone.
 
     It computes in float64, so that from `predict_proba` it differs by what float32 rounds there: up to 1e-5.
+
+    Example:
+        >>> text = calibration.fit("temperature_scaling", scores, drawn).to_numpy()
+        >>> known = {}
+        >>> exec(text, known)  # as the file would be imported
+        >>> print(known["predict_proba"](np.zeros((1, 3))).round(4))
+        [[0.3333 0.3333 0.3333]]
     """
     lines = formulas.SNIPPETS[fitted.method.name].replace(formulas.CALIBRATOR, "CALIBRATOR")
     lines = textwrap.indent(lines, "    ")

@@ -161,6 +161,12 @@ def loss_implied_temperature_scaling(logits: Rows, trained_gamma: Numbers, tempe
     the theory's, known and applied first, and T is fitted to what the theory leaves.
 
     Source: our own; the map is Komisarenko & Kull, arXiv 2408.11598, Proposition 4.
+
+    Example:
+        >>> calibrated = calibration.maps.loss_implied_temperature_scaling(logits, 3.0, 2.0)
+        >>> print(np.exp(calibrated[:2]).round(4))
+        [[0.751  0.1618 0.0872]
+         [0.0225 0.9409 0.0366]]
     """
     return temperature_scaling(focal_temperature_scaling(logits, trained_gamma, 1.0), temperature)
 
@@ -178,6 +184,12 @@ def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Flo
         [..., classes] float32 log-probabilities, normalised, with the argmax of the logits.
 
     Source: Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2 (ensemble temperature scaling).
+
+    Example:
+        >>> shares = np.float32([0.6, 0.3, 0.1])
+        >>> print(np.exp(calibration.maps.ensemble_temperature_scaling(logits[:2], 2.0, shares)).round(4))
+        [[0.5368 0.2911 0.1721]
+         [0.1301 0.6636 0.2063]]
     """
     checks.check_distribution("shares", shares)
     parts = ensemble_parts(rows_beside("logits", logits, temperature, shares), temperature)
@@ -242,6 +254,12 @@ def focal_matrix_scaling(
     row k of weights [classes, classes] makes the score of class k.
 
     Source: Guo et al., arXiv 1706.04599, section 4.2, for the matrix.
+
+    Example:
+        >>> weights, biases = np.float32([[1, 0.2, 0], [0, 1, 0], [0, 0, 1]]), np.float32([0, 0, 0.3])
+        >>> print(np.exp(calibration.maps.focal_matrix_scaling(logits[:2], 0.0, 1.5, weights, biases)).round(4))
+        [[0.473  0.3113 0.2157]
+         [0.0854 0.6746 0.24  ]]
     """
     log_probs = focal_temperature_scaling(rows_beside("logits", logits, weights, biases), gamma, temperature)
     weights = _shaped("weights", weights, log_probs.shape[-1:] * 2, log_probs)
@@ -281,6 +299,12 @@ def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: F
         of a bin is below 1/2.
 
     Source: Zadrozny & Elkan, ICML 2001, applied to the top label as in Gupta & Ramdas, arXiv 2107.08353.
+
+    Example:
+        >>> edges, accuracies = np.float32([0, 1]), np.float32([0.4, 0.55, 0.75])
+        >>> print(np.exp(calibration.maps.histogram_binning(logits[:2], edges, accuracies)).round(4))
+        [[0.55   0.329  0.121 ]
+         [0.0672 0.75   0.1828]]
     """
     checks.check_finite("edges", edges)
     log_probs = temperature_scaling(logits, 1.0)
@@ -307,6 +331,12 @@ def isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Asc
         [..., classes] float32 log-probabilities, normalised, with the argmax of the logits.
 
     Source: Zadrozny & Elkan, KDD 2002; pooled as IRM of Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2.
+
+    Example:
+        >>> thresholds, probabilities = np.log(np.float32([0.1, 0.5, 0.9])), np.float32([0.2, 0.4, 0.7])
+        >>> print(np.exp(calibration.maps.isotonic_calibration(logits[:2], thresholds, probabilities)).round(4))
+        [[0.5163 0.2944 0.1892]
+         [0.1846 0.6156 0.1998]]
     """
     log_probs = temperature_scaling(logits, 1.0)
     thresholds = _shaped("thresholds", thresholds, np.shape(thresholds), log_probs)

@@ -42,6 +42,17 @@ def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streamin
     6e-8 of a sum for each: give many small chunks to `update`.
 
     Refused are metrics that order all examples or fit a curve to them, as adaptive_ece and aurc: no sums hold those.
+
+    Example:
+        >>> from focalgeo.calibration import streaming
+        >>> metrics = streaming.make(["accuracy", "ece"], num_classes=3)
+        >>> state = metrics.init()
+        >>> for first in range(0, 300, 100):
+        ...     state = metrics.update(state, jax.nn.log_softmax(scores[first:first + 100]), drawn[first:first + 100])
+        >>> {name: round(float(value), 4) for name, value in metrics.compute(state).items()}
+        {'accuracy': 0.6, 'ece': 0.0619}
+        >>> round(float(calibration.ece(jax.nn.log_softmax(scores), drawn)), 4)
+        0.0619
     """
     num_classes = checks.count("num_classes", num_classes, 2)
     summed = {name: entry.summed for name, entry in metrics.metric_entries(names).items()}

@@ -268,7 +268,7 @@ def restrict(
 
     Raises:
         InputError: `params` is empty or holds integers; no pattern is given, or one matches nothing (the nearest path
-        is named), or two leaves have the same path; the function is given a leaf that was not kept.
+            is named), or two leaves have the same path; the function is given a leaf that was not kept.
 
     Accuracy: equal to the blocks of a dense Hessian; tests/curvature/test_products.py.
 

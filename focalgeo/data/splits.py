@@ -68,6 +68,11 @@ def split_indices(n: int, val_size: int, seed: int) -> tuple[Int[np.ndarray, " t
         the published code of Komisarenko & Kull, arXiv 2408.11598, and Mukhoti et al., arXiv 2002.09437. They number
         CIFAR's images in the order of its binary files; another copy of the data numbers them otherwise, so the same
         indices name other images there.
+
+    Example:
+        >>> train, val = data.split_indices(50000, 5000, 1)
+        >>> len(train), val[:5].tolist()
+        (45000, [26247, 35067, 34590, 16668, 12196])
     """
     if not (0 <= val_size < n and 0 <= seed < 2**32):
         ranges = f"give a number from 0 to {n - 1} and a seed from 0 to {2**32 - 1}"

@@ -52,7 +52,12 @@ COUNT_LAYERS = {"blocks", "depth"}  # options whose numbers are layers; of any o
 
 
 def options(name: str) -> dict[str, Any]:
-    """The options of the network `name` with their own values, in its constructor's order."""
+    """The options of the network `name` with their own values, in its constructor's order.
+
+    Example:
+        >>> models.options("vit")
+        {'patch': 4, 'depth': 6, 'width': 192, 'heads': 3}
+    """
     values = getattr(_constructor(name), "keywords", {})
     return {option: values.get(option, field.default) for option, field in _option_fields(name).items()}
 
@@ -62,6 +67,10 @@ def check_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
       InputError: the first that it does not have, or whose value is of another kind.
+
+    Example:
+        >>> models.check_options("mlp", {"hidden": 32})
+        {'hidden': (32,)}
     """
     fields, checked = _option_fields(name), {}
     for option, value in values.items():
@@ -93,6 +102,12 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
     Raises:
       InputError: unknown name, an option that this network does not have or of another kind, a number of classes below
         2, or words for a network that reads none, or none for one that does.
+
+    Example:
+        >>> network = models.build("mlp", 10, hidden=(32,))
+        >>> variables = network.init(key, jnp.zeros((1, 8, 8, 1)))
+        >>> network.apply(variables, jnp.zeros((5, 8, 8, 1))).shape
+        (5, 10)
     """
     fields = _fields(name)
     checked = check_options(name, {option: value for option, value in options.items() if option not in GIVEN})

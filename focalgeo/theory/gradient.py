@@ -34,6 +34,11 @@ def gradient_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = N
         InputError: p outside [0, 1] or gamma below -1, where they are concrete.
 
     Source: Mukhoti et al., arXiv 2002.09437, Proposition 1 (there g(p, gamma)).
+
+    Example:
+        >>> ratio = theory.gradient_ratio(np.float32([0.05, 0.2, 0.5, 0.9]), 2.0)
+        >>> print(np.asarray(ratio).round(4))
+        [1.1871 1.155  0.5966 0.029 ]
     """
     p, c, gamma = _arguments(p, gamma, complement)
     return power(c, gamma) * (1 + gamma * _surprise_ratio(p, c))
@@ -57,6 +62,10 @@ def focal_slope(p: Numbers, gamma: Numbers, *, complement: Numbers | None = None
         InputError: p outside [0, 1] or gamma below -1, where they are concrete.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Eqs. 30-32.
+
+    Example:
+        >>> print(np.asarray(theory.focal_slope(np.float32([0.05, 0.5, 0.9]), 2.0)).round(4))
+        [-23.7419  -1.1931  -0.0322]
     """
     ratio = gradient_ratio(p, gamma, complement=complement)
     return -ratio / checks.broadcast(p=p, ratio=ratio)[0]
@@ -83,6 +92,11 @@ def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | N
     held fixed. For gamma = 2 it is negative below p = 0.058 and above 1 on (0.093, 0.628): the focal loss flattens the
     surface only where the model is already confident, and raises curvature at initialisation. So their statement that
     a larger gamma makes the curvature term smaller holds for confident samples only.
+
+    Example:
+        >>> ratio = theory.logit_curvature_ratio(np.float32([0.05, 0.2, 0.5, 0.9]), 2.0)
+        >>> print(np.asarray(ratio).round(4))  # negative, above 1, then small
+        [-0.3256  2.17    1.5966  0.0858]
     """
     p, c, gamma = _arguments(p, gamma, complement)
     factor = 1 + 2 * gamma + gamma * _log(p, c) + gamma**2 * _surprise_ratio(p, c)
@@ -142,6 +156,10 @@ def gamma_star(p0: Numbers) -> Batch:
     nothing about which gamma suits confident samples. The argument of W touches the branch point -1/e at p0 = 0.5,
     where rounding would throw it out of the domain; here the same equation is solved as log(1 + x) = r x instead,
     x = gamma u, which has no such point.
+
+    Example:
+        >>> print(np.asarray(theory.gamma_star(np.float32([0.1, 0.2, 0.3, 0.5]))).round(3))
+        [14.924  4.851  1.957  0.   ]
     """
     checks.check_interval("p0", p0, 0, 1)
     (p0,) = checks.floats(p0)

@@ -26,6 +26,12 @@ def softmax_fisher(logits: Rows) -> Array:
         InputError: logits that are not finite, where they are concrete; fewer than two classes.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 2.
+
+    Example:
+        >>> print(np.asarray(theory.softmax_fisher(np.float32([2, 1, 0]))).round(4))
+        [[ 0.2227 -0.1628 -0.0599]
+         [-0.1628  0.1848 -0.022 ]
+         [-0.0599 -0.022   0.0819]]
     """
     checks.check_finite("logits", checks.score_rows("logits", logits))
     (logits,) = checks.floats(logits)
@@ -51,6 +57,11 @@ def softmax_divergence(logits: Rows, displacement: Rows) -> Batch:
         InputError: rows that are not finite, where they are concrete; fewer than two classes.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 2, Eqs. 20-26.
+
+    Example:
+        >>> z, d = np.float32([2, 1, 0]), np.float32([0.1, 0, 0])
+        >>> round(float(theory.softmax_divergence(z, d)), 6), round(float(d @ theory.softmax_fisher(z) @ d / 2), 6)
+        (0.001101, 0.001113)
     """
     for name, rows in (("logits", logits), ("displacement", displacement)):
         checks.check_finite(name, checks.score_rows(name, rows))
@@ -98,6 +109,11 @@ def maxwell_boltzmann(energies: Array, mean_energy: Scalar) -> tuple[Array, Arra
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Theorem 1, Eqs. 7-17. Their proof calls maximising the conditional
     entropy "minimizing entropy": the exponential family is the maximum.
+
+    Example:
+        >>> beta, probs = theory.maxwell_boltzmann(np.float32([0, 1, 2]), 0.5)
+        >>> print(round(float(beta), 4), np.asarray(probs).round(4))
+        0.8341 [0.6162 0.2676 0.1162]
     """
     checks.check_finite("mean_energy", checks.number_array("mean_energy", mean_energy, ()))
     checks.check_finite("energies", energies)

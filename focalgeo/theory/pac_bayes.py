@@ -63,6 +63,11 @@ def pac_bayes_bound(
     Source: Thiemann et al. 2017, as used by Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eqs. 18-19. Their
     Maxwell-Boltzmann prior is built from the training loss and so depends on the sample, which the bound forbids: take
     its energies from other data, or read the result as an illustration.
+
+    Example:
+        >>> found = theory.pac_bayes_bound(np.float32([0.1, 0.2, 0.5]), np.float32([0.2, 0.3, 0.5]), 1000)
+        >>> round(float(found.bound), 4), round(float(found.lambda_), 4), bool(found.residual < 1e-6)
+        (0.1515, 0.3399, True)
     """
     _check(losses=losses, num_examples=num_examples, delta=delta)
     checks.check_distribution("prior", prior)
@@ -108,6 +113,10 @@ def pac_bayes_value(
         InputError: another number out of range, where it is concrete, or shapes that do not broadcast.
 
     Source: Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 18 (lambda's range is not stated there).
+
+    Example:
+        >>> round(float(theory.pac_bayes_value(0.1, 1.6, 1000, lambda_=0.5)), 4)
+        0.1566
     """
     expected_loss, divergence, count, delta, lambda_ = checks.broadcast(
         **_check(expected_loss=expected_loss, divergence=divergence, num_examples=num_examples, delta=delta),
@@ -135,6 +144,11 @@ def pac_bayes_lambda(
         InputError: a number out of its range, where it is concrete, or shapes that do not broadcast.
 
     Source: Thiemann et al. 2017; Kimura & Naganuma, arXiv 2405.00442, Corollary 1, Eq. 19.
+
+    Example:
+        >>> best = theory.pac_bayes_lambda(0.1, 1.6, 1000)
+        >>> round(float(best), 4), round(float(theory.pac_bayes_value(0.1, 1.6, 1000, lambda_=best)), 4)
+        (0.3398, 0.1515)
     """
     numbers = _check(expected_loss=expected_loss, divergence=divergence, num_examples=num_examples, delta=delta)
     return _best_lambda(*checks.broadcast(**numbers))

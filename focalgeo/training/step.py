@@ -123,6 +123,12 @@ def make_ascent(radius: float, *, adaptive: bool = False) -> Callable | None:
 
     Source: Foret et al., Sharpness-aware minimization (2021), Eq. 2; Kwon et al., ASAM (2021), Eq. 10, without its
     constant added to |w|.
+
+    Example:
+        >>> from focalgeo.training import step
+        >>> uphill = step.make_ascent(0.05)({"w": jnp.float32([3, 4])}, {"w": jnp.zeros(2)})
+        >>> print(np.asarray(uphill["w"]).round(3))
+        [0.03 0.04]
     """
     if not radius:
         return None

@@ -1,0 +1,49 @@
+"""Notebooks as pages: run from a fresh kernel at quick size, then Markdown with what they print and draw."""
+
+import os
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RUN = ROOT / "build" / "notebooks"  # copies with their output, of the tests or of the site
+
+
+def run(path: Path, workdir: Path, **environment: str):
+    """The notebook with its output, of which a copy is kept."""
+    import nbclient
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    values = os.environ | {"FOCALGEO_VARIANT": "quick", "FOCALGEO_WORKDIR": str(workdir)} | environment
+    client = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}})
+    client.execute(env=values)
+    RUN.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, RUN / path.name)
+    return notebook
+
+
+def latest(path: Path, workdir: Path):
+    """The copy, if neither the notebook nor focalgeo is newer, else what it gives now."""
+    import nbformat
+
+    copy, sources = RUN / path.name, [path, *(ROOT / "focalgeo").rglob("*.py"), *(ROOT / "configs").glob("*.py")]
+    if copy.exists() and copy.stat().st_mtime > max(source.stat().st_mtime for source in sources):
+        return nbformat.read(copy, as_version=4)
+    return run(path, workdir)
+
+
+def markdown(notebook, name: str) -> tuple[str, dict[str, str]]:
+    """The page, without what is said of progress, and its figures by the names of their files."""
+    parts, figures = [f"*`colabs/{name}.ipynb`, as it runs at quick size.*"], {}
+    for cell in notebook.cells:
+        parts.append(cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```")
+        for output in cell.get("outputs", ()):
+            if output.get("name") == "stdout":
+                text = re.sub(r"/\S+(?=/report\.html)", "runs", output.text)  # in the folder of this run
+                parts.append(f"```text\n{text.rstrip()}\n```")
+            elif drawing := output.get("data", {}).get("image/svg+xml"):
+                figure = f"{name}-{len(figures)}.svg"
+                figures[figure] = drawing
+                parts.append(f"![figure {len(figures)}]({figure})")
+    parts[:2] = parts[1::-1]  # the title first
+    return "\n\n".join(parts), figures
