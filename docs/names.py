@@ -28,6 +28,10 @@ matvec = lambda vector: curvature.hvp(loss, params, vector)  # by the matrix [[3
 key = jax.random.key(0)
 """
 
+GIVEN = f"""What the examples take as given:
+
+```python{SETUP}```
+"""
 FIGURES = "calibration_curve", "reliability", "risk_coverage", "confidence_histogram", "against_gamma"
 OTHER_MAPS = (
     *("loss_implied_temperature_scaling", "ensemble_temperature_scaling", "focal_matrix_scaling"),

@@ -1,5 +1,6 @@
-"""Notebooks as pages: run from a fresh kernel at quick size, then Markdown with what they print and draw."""
+"""Pages that are run: notebooks from a fresh kernel at quick size, and the gallery, with what they print and draw."""
 
+import io
 import os
 import re
 from pathlib import Path
@@ -32,9 +33,9 @@ def latest(path: Path, workdir: Path):
     return run(path, workdir)
 
 
-def markdown(notebook, name: str) -> tuple[str, dict[str, str]]:
-    """The page, without what is said of progress, and its figures by the names of their files."""
-    parts, figures = [f"*`colabs/{name}.ipynb`, as it runs at quick size.*"], {}
+def pages(notebook, name: str) -> dict[str, str]:
+    """The page without what is said of progress, and its figures, by the names of their files."""
+    made, parts = {}, []
     for cell in notebook.cells:
         parts.append(cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```")
         for output in cell.get("outputs", ()):
@@ -42,8 +43,26 @@ def markdown(notebook, name: str) -> tuple[str, dict[str, str]]:
                 text = re.sub(r"/\S+(?=/report\.html)", "runs", output.text)  # in the folder of this run
                 parts.append(f"```text\n{text.rstrip()}\n```")
             elif drawing := output.get("data", {}).get("image/svg+xml"):
-                figure = f"{name}-{len(figures)}.svg"
-                figures[figure] = drawing
-                parts.append(f"![figure {len(figures)}]({figure})")
-    parts[:2] = parts[1::-1]  # the title first
-    return "\n\n".join(parts), figures
+                parts.append(_figure(made, name, drawing))
+    title, *rest = parts
+    return made | {f"{name}.md": "\n\n".join([title, f"*`{name}.ipynb`, as it runs at quick size.*", *rest])}
+
+
+def _figure(made, name, drawing):
+    file = f"{name}-{len(made)}.svg"
+    made[file] = drawing
+    return f"![drawn by the code above]({Path(file).name})"
+
+
+def drawn(path: Path, name: str) -> dict[str, str]:
+    """The page with what each block of its code draws into `ax` below it, and these figures."""
+    known, made = {}, {}
+
+    def below(match):
+        exec(match[1], known)
+        drawing = io.StringIO()
+        known["ax"].figure.savefig(drawing, format="svg")
+        return f"{match[0]}\n\n{_figure(made, name, drawing.getvalue())}"
+
+    text = re.sub(r"```python\n(.*?)```", below, path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return made | {f"{name}.md": text}

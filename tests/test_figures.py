@@ -54,6 +54,14 @@ def test_two_models_are_drawn_into_axes_of_ones_own(outputs):
         assert draw(log_probs, labels).get_xlim() == (0, 1)
 
 
+def test_a_second_model_with_more_errors_stays_in_sight(outputs):
+    log_probs, labels = outputs
+    ax = report.risk_coverage(-log_probs, labels, ax=report.risk_coverage(log_probs, labels))
+    ax.figure.canvas.draw()
+    assert ax.get_ylim()[0] == 0
+    assert ax.get_ylim()[1] >= ax.lines[-1].get_ydata().max() > ax.lines[0].get_ydata().max()
+
+
 def test_what_is_drawn_are_counts(outputs):
     log_probs, labels = outputs
     confidence, right = np.exp(log_probs.max(1)), log_probs.argmax(1) == labels

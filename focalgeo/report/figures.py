@@ -199,8 +199,8 @@ def risk_coverage(
     errors = np.cumsum(~right[np.argsort(-confidence, kind="stable")])[sizes - 1]
     ends = wilson(errors, sizes)
     ribbon(ax, sizes / len(confidence), errors / sizes, *ends, colour=colour, label=label or None)
-    words = {"xlabel": "share that is answered", "ylabel": "errors among the answers"}
-    return _of_shares(ax, label, ylim=(0, None), **words)
+    ax.set_ylim(0, auto=True)  # the next model may have more errors
+    return _of_shares(ax, label, xlabel="share that is answered", ylabel="errors among the answers")
 
 
 @styled()
