@@ -42,7 +42,7 @@ def on_config(config):
 
 def on_files(files, config):
     """The theme's files, the repository's that are shown, and those that are made."""
-    made = {"examples/README.md": examples(), "api/README.md": f"# The public names\n\n{names.GIVEN}"}
+    made = {"examples/README.md": examples(), "api/README.md": index()}
     made |= dict(map(reference, names.PAGES)) | notebooks.drawn(ROOT / "docs" / "gallery.md", "docs/gallery")
     with tempfile.TemporaryDirectory() as folder:
         for path in NOTEBOOKS:
@@ -92,9 +92,22 @@ def reference(page: str) -> tuple[str, str]:
             module = member.__module__
             about = inspect.getdoc(importlib.import_module(module)).partition("\n")[0]
             parts.append(f"## focalgeo.{module.partition('.')[2]}\n\n{about}")
-        # of a function that is named as its module, griffe sees the module
-        parts.append(f"::: {f'{module}.{member.__name__}' if name in sys.modules else name}")
+        parts.append(f"::: {_path(name)}")
     return f"api/{page}.md", "\n\n".join(parts)
+
+
+def _path(name):
+    """What griffe finds under the name; of a function that is named as its module that would be the module."""
+    return f"{name}.{name.rpartition('.')[2]}" if name in sys.modules else name
+
+
+def index() -> str:
+    """A page of all public names, each a link: one that the API lacks is an error of the build."""
+    parts = ["# The public names", names.GIVEN]
+    for page in names.PAGES:
+        links = ", ".join(f"[`{name.rpartition('.')[2]}`][{_path(name)}]" for name in names.members(page))
+        parts += [f"## {page.capitalize()}", links]
+    return "\n\n".join(parts)
 
 
 class Docstrings(griffe.Extension):
