@@ -38,7 +38,7 @@ def write_classifier(path):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with the files that the pages name."""
-    for seed, split in enumerate(("val", "test")):
+    for seed, split in enumerate(("val", "test", "clean", "blur")):
         write_outputs(tmp_path / f"{split}.npz", seed)
         logits, labels = write_outputs(tmp_path / f"runs/digits/predictions/{split}.npz", seed)
     fitted = calibration.fit("temperature_scaling", logits, labels)
