@@ -9,6 +9,7 @@ import posixpath
 import re
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import griffe
@@ -44,9 +45,10 @@ def on_files(files, config):
     """The theme's files, the repository's that are shown, and those that are made."""
     made = {"examples/README.md": examples(), "api/README.md": index()}
     made |= dict(map(reference, names.PAGES)) | notebooks.drawn(ROOT / "docs" / "gallery.md", "docs/gallery")
-    with tempfile.TemporaryDirectory() as folder:
-        for path in NOTEBOOKS:
-            made |= notebooks.pages(notebooks.latest(path, Path(folder) / path.stem), f"colabs/{path.stem}")
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        run = pool.map(lambda path: notebooks.latest(path, Path(folder) / path.stem), NOTEBOOKS)
+        for path, notebook in zip(NOTEBOOKS, run, strict=True):
+            made |= notebooks.pages(notebook, f"colabs/{path.stem}")
     paths = (path.relative_to(ROOT).as_posix() for pattern in SHOWN for path in sorted(ROOT.glob(pattern)))
     return Files(
         [
