@@ -2,6 +2,7 @@
 
 import inspect
 from types import ModuleType
+from typing import get_args
 
 from focalgeo import calibration, curvature, data, losses, models, report, rows, theory
 from focalgeo.calibration import estimators, exports, maps, streaming
@@ -38,7 +39,16 @@ OTHER_MAPS = (
     *("histogram_binning", "isotonic_calibration"),
 )
 EXPORTS = "to_onnx", "to_torch", "to_numpy"
-ROWS = "series", "select", "tagged", "encode", "finite"
+ROWS = (
+    "series",
+    "select",
+    "tagged",
+    "encode",
+    "finite",
+    "Tagged",
+    "Measured",
+    *(kind.__name__ for kind in get_args(rows.Row)),
+)
 # page -> its modules, each with the names of it that are public; None for all that are focalgeo's own
 PAGES: dict[str, dict[ModuleType, tuple[str, ...] | None]] = {
     "losses": {losses: None},
@@ -68,5 +78,5 @@ def _is_own(name, member):
 
 
 def is_result(member: object) -> bool:
-    """Whether it is a tuple with names, which needs no example of its own."""
-    return inspect.isclass(member) and issubclass(member, tuple)
+    """Whether it has fields alone, and needs no example of its own."""
+    return inspect.isclass(member) and issubclass(member, tuple | rows.Tagged)

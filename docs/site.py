@@ -125,3 +125,9 @@ class Docstrings(griffe.Extension):
             )
         if obj.docstring:
             obj.docstring.value = re.sub(r"^Example:$", "Examples:", obj.docstring.value, flags=re.MULTILINE)
+
+    def on_class_members(self, *, cls, **_):
+        """Fields as the source has them, with their comments."""
+        fields = [field for field in cls.attributes.values() if field.annotation and "property" not in field.labels]
+        if cls.docstring and fields and not cls.name.startswith("_"):
+            cls.docstring.value += "\n\n```python\n" + "\n".join(field.source for field in fields) + "\n```"
