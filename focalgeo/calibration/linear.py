@@ -12,7 +12,6 @@ from jaxtyping import Float
 from scipy import optimize, special
 
 from focalgeo.calibration import fits, maps
-from focalgeo.calibration.binning import of_label
 from focalgeo.types import Array
 
 _PRECISE = {"ftol": 1e-9, "gtol": 1e-5, "maxiter": 500, "maxcor": 20}
@@ -70,11 +69,7 @@ def _scores(change, log_probs):
 
 def _nll_and_slope(change, log_probs, labels, weight):
     scores, inputs = _scores(change, log_probs)
-    largest = scores.max(axis=1, keepdims=True)
-    residual = np.exp(scores - largest)
-    total = residual.sum(axis=1, keepdims=True)
-    nll = (largest + np.log(total))[:, 0] - of_label(scores, labels)
-    residual /= total
+    residual, nll = fits.probs_and_nll(scores, labels)  # of which probabilities less labels are made in place
     if labels.ndim == 1:
         residual[np.arange(len(labels)), labels] -= 1
     else:

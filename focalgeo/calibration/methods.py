@@ -428,7 +428,7 @@ METHODS: dict[str, Method] = {  # plainest first, for `choose`
         Method(
             "vector_scaling",
             "Vector scaling",
-            variants.fit_vector_scaling,
+            variants.fit_by_class,
             _map(maps.focal_vector_scaling, _ZERO, "temperature", "scales", "biases"),
             options=("temperature_fit", "start"),
             keeps_class=False,
@@ -436,7 +436,7 @@ METHODS: dict[str, Method] = {  # plainest first, for `choose`
         Method(
             "focal_vector_scaling",
             "Focal vector scaling",
-            variants.fit_focal_vector_scaling,
+            variants.fit_by_class,
             _map(maps.focal_vector_scaling, "gamma", "temperature", "scales", "biases"),
             options=("focal_fit", "start"),
             keeps_class=False,
@@ -444,7 +444,7 @@ METHODS: dict[str, Method] = {  # plainest first, for `choose`
         Method(
             "structured_matrix_scaling",
             "Structured matrix scaling",
-            variants.fit_matrix_scaling,
+            partial(variants.fit_by_class, full=True),
             _map(maps.focal_matrix_scaling, _ZERO, "temperature", "weights", "biases"),
             options=("temperature_fit", "start"),
             keeps_class=False,

@@ -158,8 +158,15 @@ def compare(
 
     Source: Kimura & Naganuma, arXiv 2405.00442, section 3: the curvature that Eq. 28 gives for a constant weight.
     """
-    gradient, plain = (_gradient(function, logits, labels) for function in (loss, reference))
-    second, plain_second = (_second_derivative(function, logits, labels) for function in (loss, reference))
+    true_logit = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+
+    def derivatives(function):
+        """The gradient [examples, classes] in the logits, and the second derivative [examples] in the true one."""
+        gradient = jax.grad(lambda point: jnp.sum(function(point, labels)))
+        slope = lambda point: jax.jvp(lambda z: function(z, labels), (point,), (true_logit,))[1]  # noqa: E731
+        return gradient(logits), jax.jvp(slope, (logits,), (true_logit,))[1]
+
+    (gradient, second), (plain, plain_second) = map(derivatives, (loss, reference))
     numerator, denominator = (jnp.take_along_axis(z, labels[:, None], axis=-1)[:, 0] for z in (gradient, plain))
     # Cross-entropy's is p_y - 1: where it underflows the example has no curvature left to weigh.
     gone = denominator == 0
@@ -178,17 +185,3 @@ def compare(
 def constant_weight(loss: Callable, reference: Callable, logits: Array, labels: Array) -> Array:
     """The loss w * cross_entropy with w, the ratio of both gradients in the true logit, a constant to derivatives."""
     return compare(loss, reference, jax.lax.stop_gradient(logits), labels).weight * reference(logits, labels)
-
-
-def _gradient(loss: Callable, logits: Array, labels: Array) -> Array:
-    return jax.grad(lambda point: jnp.sum(loss(point, labels)))(logits)
-
-
-def _second_derivative(loss: Callable, logits: Array, labels: Array) -> Array:
-    """[examples]: of each example's loss in its true logit."""
-    true_logit = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
-
-    def slope(point):
-        return jax.jvp(lambda z: loss(z, labels), (point,), (true_logit,))[1]
-
-    return jax.jvp(slope, (logits,), (true_logit,))[1]

@@ -30,8 +30,9 @@ def train(
 
     def restore() -> tuple:
         nonlocal begins_with
-        newest = checkpoint.restore_latest(folder, states)
-        newest = newest or checkpoint.Checkpoint(start.begun(config, workdir, members, states), {})
+        newest = checkpoint.restore_latest(folder, states) or checkpoint.Checkpoint(
+            start.begun(config, workdir, members, states), {}
+        )
         begins_with = newest.state
         return newest[1:]
 
