@@ -51,7 +51,7 @@ _GAIN, _SMALLEST, _MOST_STEPS = (
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
 
 
-@np.errstate(all="ignore")
+@maps.quiet
 def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: Scalar) -> Rows:
     """Log-probabilities of P(1) = sigmoid(square s^2 + a log p - b log(1 - p) + c), with s = log p - log(1 - p).
 
@@ -84,7 +84,7 @@ def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: 
     return _certain(logits, _log_probs(sum(space.asarray(number, dtype) * column for number, column in terms)))
 
 
-@np.errstate(all="ignore")
+@maps.quiet
 def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Ascending) -> Rows:
     """Log-probabilities of P(1) = f(s), with f linear in the log-odds s between the thresholds.
 
@@ -118,7 +118,7 @@ def _certain(logits, log_probs):
     return space.where(any_never, space.where(logits == -np.inf, -np.inf, 0), log_probs).astype(log_probs.dtype)
 
 
-@np.errstate(all="ignore")
+@maps.quiet
 def _two_classes(logits):
     """Log(1 - p) and log p; NaN of a row that is not finite."""
     rows = maps.rows_beside("logits", checks.score_rows("logits", logits, shape=(..., 2)))
@@ -164,7 +164,7 @@ def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Par
 
     Source: as `logistic_calibration`; the targets are Platt's, section 2.2, for all three.
     """
-    logits, labels, weight = (np.asarray(array) for array in (logits, labels, mask))
+    logits, labels, weight = map(np.asarray, (logits, labels, mask))
     possible = np.isfinite(logits).all(axis=-1)  # all other rows say nothing
     columns = np.stack(_columns(logits[possible]), axis=-1).astype(np.float64) @ np.transpose(form)
     truth, weight = labels[possible] == 1, weight[possible].astype(np.float64)

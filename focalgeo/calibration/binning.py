@@ -181,7 +181,7 @@ def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, n
     # Sums before each example, whose differences at the cuts are those of the bins: a table [bins, examples] takes five
     # times as long under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
     excess = (p - correct) * times
-    up_to, right, excess = (running_sums(each) for each in (times, times * correct, excess))
+    up_to, right, excess = map(running_sums, (times, times * correct, excess))
 
     def before(sums, place):
         return jnp.where(place > 0, sums[place - 1], 0)
@@ -194,7 +194,7 @@ def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, n
     nearer = bounds - before(up_to, first) <= before(up_to, end) - bounds
     cuts = jax.lax.cummax(jnp.where(nearer, first, end))
     at_cuts = before(up_to, cuts)
-    count, sums, right = (jnp.diff(each) for each in (at_cuts, before(excess, cuts), before(right, cuts)))
+    count, sums, right = map(jnp.diff, (at_cuts, before(excess, cuts), before(right, cuts)))
     mean, accuracy = _means(count, sums + right, right)
     lower = jnp.where(count > 0, p[jnp.searchsorted(up_to, at_cuts[:-1], side="right")], jnp.inf)
     upper = jnp.where(count > 0, p[jnp.searchsorted(up_to, at_cuts[1:], side="left")], -jnp.inf)

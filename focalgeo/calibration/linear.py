@@ -48,15 +48,18 @@ def fit(
     whitening = np.linalg.inv(np.linalg.cholesky(blocks)).swapaxes(1, 2)  # block = LL', change = L'^-1 v
     whitening = np.broadcast_to(whitening, (len(ridge), *blocks.shape[1:]))
 
+    def changed(point):
+        return start + np.einsum("kij,kj->ki", whitening, point.reshape(ridge.shape))
+
     def objective(point):
-        change = start + np.einsum("kij,kj->ki", whitening, point.reshape(ridge.shape))
+        change = changed(point)
         nll, slope = fits.summed(partial(_nll_and_slope, change), *examples)
         slope = slope / total + 2 * ridge * change
         return nll / total + np.sum(ridge * change**2), np.einsum("kij,ki->kj", whitening, slope).ravel()
 
     found = optimize.minimize(objective, np.zeros(ridge.size), jac=True, method="L-BFGS-B", options=_PRECISE)
-    change = start + np.einsum("kij,kj->ki", whitening, found.x.reshape(ridge.shape))
-    return Linear(change, bool(np.isfinite(found.fun) and (found.success or np.abs(found.jac).max() < _FLAT)))
+    converged = np.isfinite(found.fun) and (found.success or np.abs(found.jac).max() < _FLAT)
+    return Linear(changed(found.x), bool(converged))
 
 
 def _scores(change, log_probs):

@@ -133,9 +133,8 @@ class Fitted(NamedTuple):
     def at_end(self) -> bool:
         """Whether a fit that has not converged stands at an end of its range: a bracket's by NLL, else the grid's."""
         brackets = {"gamma": fits.GAMMA_BRACKET, "temperature": fits.TEMPERATURE_BRACKET}
-        near = 2 * fits.AT_EDGE  # what float32 rounds is near too
         return not self.converged and any(
-            self.criterion != "nll" or np.isclose(value, brackets[name], rtol=near).any()
+            self.criterion != "nll" or np.isclose(value, brackets[name], rtol=2 * fits.AT_EDGE).any()  # float32 rounds
             for name, value in self.searched.items()
         )
 
@@ -357,7 +356,7 @@ def _apply_stacking(params, logits):
 
 _GRID = ("gammas", "temperatures", "searches")
 _TWO_CLASSES = {"keeps_class": False, "most_classes": 2}
-METHODS: dict[str, Method] = {  # plainest first, for `choose`
+METHODS = {  # plainest first, for `choose`
     method.name: method
     for method in (
         Method(

@@ -11,6 +11,7 @@ P(class 1) = 0.1 is a confidence of 0.9 in class 0 and shares a bin with 0.9, so
 `binary_ece` and `binary_reliability` take log_probs [examples, 2].
 """
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -456,7 +457,6 @@ class MetricEntry(NamedTuple):
 
     function: Callable[..., Array]  # function(log_probs, labels, *, mask=None) -> scalar; with num_bins where binned
     shown: Title  # its entry in a manifest
-    binned: bool = False  # takes num_bins
     largest: float = math.inf  # that it can be
     share: bool = False  # of examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
     among: Callable[..., Array] | None = None  # among(log_probs, labels) -> the number of examples a share is of
@@ -464,14 +464,20 @@ class MetricEntry(NamedTuple):
     smallest: float = 0.0  # that it can be
 
     @property
+    def binned(self) -> bool:
+        """Whether it takes num_bins."""
+        return "num_bins" in inspect.signature(self.function).parameters
+
+    @property
     def summed(self) -> Summed | None:
         """The function of sums that it is, where it is one."""
         return getattr(self.function, "summed", None)
 
 
-def _part(function, summed, field):
+def _part(name, function, summed, field):
     """One field of what a function of log-probabilities and labels returns, and of its function of sums."""
     part = lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field)  # noqa: E731
+    part.__name__, part.__wrapped__ = name, function
     part.summed = summed._replace(value=lambda *sums: getattr(summed.value(*sums), field))
     return part
 
@@ -485,54 +491,53 @@ def _centred(function, title, note, **fields):
     return MetricEntry(function, Title(title, note=note, best="middle"), may_lack=True, smallest=-math.inf, **fields)
 
 
-_OF_ECE, _OF_BRIER, _SURE = "part of the ECE", Title("", note="part of the Brier score"), "confidence of 0.99 or more"
-METRICS: dict[str, MetricEntry] = {
-    "accuracy": _percent(accuracy, "Accuracy", "higher is better", best="high", share=True),
-    "ece": _percent(ece, "ECE", "equal-width bins", binned=True),
-    "adaptive_ece": _percent(adaptive_ece, "Adaptive ECE", "equal-mass bins", binned=True),
-    "nll": MetricEntry(nll, Title("NLL", "nats")),
-    "brier": MetricEntry(brier, Title("Brier score"), largest=2.0),
-    "mce": _percent(mce, "MCE", "largest gap of a bin", binned=True),
-    "classwise_ece": _percent(classwise_ece, "Class-wise ECE", "mean over classes", binned=True),
-    "debiased_ece": _percent(debiased_ece, "Debiased ECE", "L2, equal-mass bins", binned=True),
-    "smooth_ece": _percent(smooth_ece, "Smooth ECE", "no bins"),
-    "overconfidence": _percent(overconfidence, "Overconfidence", _OF_ECE, binned=True),
-    "underconfidence": _percent(underconfidence, "Underconfidence", _OF_ECE, binned=True),
-    "brier_calibration": MetricEntry(
-        _part(brier_split, brier_split.summed, "calibration"),
-        _OF_BRIER._replace(title="Brier calibration"),
-        binned=True,
-        largest=2.0,
-    ),
-    "brier_refinement": MetricEntry(
-        _part(brier_split, brier_split.summed, "refinement"),
-        _OF_BRIER._replace(title="Brier refinement"),
-        binned=True,
-        largest=1.0,
-    ),
-    "high_confidence": _percent(_part(high_confidence, _sure(), "fraction"), "|S99|", _SURE, best="high", share=True),
-    "high_confidence_accuracy": _percent(
-        _part(high_confidence, _sure(), "accuracy"),
-        "Accuracy of S99",
-        _SURE,
-        best="high",
-        share=True,
-        among=lambda *of: jnp.round(high_confidence(*of).fraction * len(of[1])),
-        may_lack=True,
-    ),
-    "confidence_auroc": _percent(
-        confidence_auroc, "Confidence AUROC", "right from wrong by confidence", best="high", may_lack=True
-    ),
-    "aurc": _percent(aurc, "AURC", "area under risk-coverage"),
-    "auroc": _percent(auroc, "AUROC", "of P(1)", best="high", may_lack=True),
-    "binary_brier": MetricEntry(binary.binary_brier, Title("Binary Brier score", note="of P(1)"), largest=1.0),
-    "rms_calibration_error": _percent(binary.rms_calibration_error, "RMS calibration error", "of P(1)", binned=True),
-    "ici": _percent(binary.ici, "ICI", "of P(1), by loess"),
-    "calibration_slope": _centred(binary.calibration_slope, "Calibration slope", "of P(1); 1 is calibrated"),
-    "calibration_intercept": _centred(
-        binary.calibration_intercept, "Calibration intercept", "of P(1); 0 is calibrated"
-    ),
-    "spiegelhalter_z": _centred(binary.spiegelhalter_z, "Spiegelhalter's z", "of P(1); calibrated within 2 of 0"),
+_OF_ECE, _OF_BRIER, _SURE = "part of the ECE", "part of the Brier score", "confidence of 0.99 or more"
+METRICS = {
+    entry.function.__name__: entry
+    for entry in (
+        _percent(accuracy, "Accuracy", "higher is better", best="high", share=True),
+        _percent(ece, "ECE", "equal-width bins"),
+        _percent(adaptive_ece, "Adaptive ECE", "equal-mass bins"),
+        MetricEntry(nll, Title("NLL", "nats")),
+        MetricEntry(brier, Title("Brier score"), largest=2.0),
+        _percent(mce, "MCE", "largest gap of a bin"),
+        _percent(classwise_ece, "Class-wise ECE", "mean over classes"),
+        _percent(debiased_ece, "Debiased ECE", "L2, equal-mass bins"),
+        _percent(smooth_ece, "Smooth ECE", "no bins"),
+        _percent(overconfidence, "Overconfidence", _OF_ECE),
+        _percent(underconfidence, "Underconfidence", _OF_ECE),
+        MetricEntry(
+            _part("brier_calibration", brier_split, brier_split.summed, "calibration"),
+            Title("Brier calibration", note=_OF_BRIER),
+            largest=2.0,
+        ),
+        MetricEntry(
+            _part("brier_refinement", brier_split, brier_split.summed, "refinement"),
+            Title("Brier refinement", note=_OF_BRIER),
+            largest=1.0,
+        ),
+        _percent(
+            _part("high_confidence", high_confidence, _sure(), "fraction"), "|S99|", _SURE, best="high", share=True
+        ),
+        _percent(
+            _part("high_confidence_accuracy", high_confidence, _sure(), "accuracy"),
+            "Accuracy of S99",
+            _SURE,
+            best="high",
+            share=True,
+            among=lambda *of: jnp.round(high_confidence(*of).fraction * len(of[1])),
+            may_lack=True,
+        ),
+        _percent(confidence_auroc, "Confidence AUROC", "right from wrong by confidence", best="high", may_lack=True),
+        _percent(aurc, "AURC", "area under risk-coverage"),
+        _percent(auroc, "AUROC", "of P(1)", best="high", may_lack=True),
+        MetricEntry(binary.binary_brier, Title("Binary Brier score", note="of P(1)"), largest=1.0),
+        _percent(binary.rms_calibration_error, "RMS calibration error", "of P(1)"),
+        _percent(binary.ici, "ICI", "of P(1), by loess"),
+        _centred(binary.calibration_slope, "Calibration slope", "of P(1); 1 is calibrated"),
+        _centred(binary.calibration_intercept, "Calibration intercept", "of P(1); 0 is calibrated"),
+        _centred(binary.spiegelhalter_z, "Spiegelhalter's z", "of P(1); calibrated within 2 of 0"),
+    )
 }
 
 

@@ -123,8 +123,7 @@ def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
     """
     logits, labels, weight = map(np.asarray, (logits, labels, mask))
     log_probs = maps.temperature_scaling(logits, 1.0)
-    classes = log_probs.shape[1]
-    shares = np.eye(classes, dtype=weight.dtype)[labels] if labels.ndim == 1 else labels
+    shares = np.eye(logits.shape[1], dtype=weight.dtype)[labels] if labels.ndim == 1 else labels
     possible = log_probs > -np.inf
     counted = np.broadcast_to(weight[:, None], shares.shape)[possible]
     return isotonic_regression(log_probs[possible], shares[possible], counted, 1 / (counted.sum() + 2), 1)

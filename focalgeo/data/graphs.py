@@ -26,7 +26,7 @@ def joined(data: Dataset) -> Dataset:
     from sklearn.neighbors import NearestNeighbors  # heavy, and only graphs need it
 
     parts = {part: getattr(data, part) for part in ("train", "val", "test")}
-    x, y = (np.concatenate(leaves) for leaves in zip(*parts.values(), strict=True))
+    x, y = map(np.concatenate, zip(*parts.values(), strict=True))
     if y.ndim > 1 or len(y) <= NEIGHBOURS:
         raise InputError(f"{data.name} makes no graph: name a data set of more than {NEIGHBOURS} examples, no trees")
     if data.vocabulary:  # from a post without words no other is far, by Euclid's

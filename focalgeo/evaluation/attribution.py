@@ -11,6 +11,7 @@ from jax.tree_util import Partial
 from jaxtyping import Float, Int
 
 from focalgeo import curvature, parallel
+from focalgeo.calibration.binning import of_label
 from focalgeo.evaluation.curvature import Curvature, Problem, count_examples, on_device
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
 from focalgeo.trees import at_highest
@@ -88,7 +89,7 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
         means = {"share_raised": of_loss.raised.mean(), "share_negative": of_loss.negative.mean()}
         means |= {"mean_weight": weights[name]} if name in weights else {}
         rows += [Diagnostic(mean, value, loss=name, **of_split) for mean, value in means.items()]
-    return [finite(row) for row in rows]
+    return [*map(finite, rows)]
 
 
 def make_form(problem: Problem, split: Collection[str]) -> Callable:
@@ -167,7 +168,7 @@ def compare(
         return gradient(logits), jax.jvp(slope, (logits,), (true_logit,))[1]
 
     (gradient, second), (plain, plain_second) = map(derivatives, (loss, reference))
-    numerator, denominator = (jnp.take_along_axis(z, labels[:, None], axis=-1)[:, 0] for z in (gradient, plain))
+    numerator, denominator = (of_label(z, labels) for z in (gradient, plain))
     # Cross-entropy's is p_y - 1: where it underflows the example has no curvature left to weigh.
     gone = denominator == 0
     weight = jnp.where(gone, 0, numerator / jnp.where(gone, 1, denominator))

@@ -172,8 +172,7 @@ def _share_of_next(logits, margin, rest, labels):
     is_true = hot(labels, logits)
     below = ~jnp.isneginf(logits) & (logits < jnp.sum(jnp.where(is_true, logits, 0), axis=-1, keepdims=True))
     nearest = jnp.argmax(jnp.where(below, logits, -jnp.inf), axis=-1)
-    is_next = below & hot(nearest, logits)
-    lag = jnp.sum(jnp.where(is_next, margin.lag, 0), axis=-1)
+    lag = jnp.sum(jnp.where(below & hot(nearest, logits), margin.lag, 0), axis=-1)
     return jnp.where(jnp.any(below, axis=-1), jnp.exp(lag - rest), 0)
 
 

@@ -166,8 +166,7 @@ def _difference_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array])
 
 def behind_rival(margin: Margins) -> Array:
     """Lags of the classes behind the rival, [..., classes]; -inf at the rival, whose derivative would only round."""
-    is_rival = hot(margin.rival, margin.lag)
-    return jnp.where(is_rival, -jnp.inf, margin.lag)
+    return jnp.where(hot(margin.rival, margin.lag), -jnp.inf, margin.lag)
 
 
 def log_rest(margin: Margins) -> Array:

@@ -67,6 +67,7 @@ _PARTS = (
     ("rank_one", "– change of weight", "rank one, of either sign"),
     ("residual", "Network in its parameters", "residual part"),
 )
+BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError)  # raised by broken rows
 
 
 def write_report(workdir: records.Workdir) -> Path:
@@ -86,7 +87,7 @@ def write_report(workdir: records.Workdir) -> Path:
         return write(folder / "report.html", run, search)
     except InputError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
+    except BROKEN as error:
         what = f"{type(error).__name__}: {style.short(str(error), 200)}"
         raise InputError(f"{folder} holds what no page can show ({what}); choose another workdir") from error
 
@@ -104,7 +105,21 @@ def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         path,
         f"{run.data_title or 'A run'}: {run.loss}",
         [
-            *_method_sections(run),
+            calibration.reliability_section(run, "test"),
+            Section(
+                "Before and after calibration",
+                tables=[calibration.metric_table(run, "test", "Test split")],
+                notes=calibration.bold_words(run, "test") + say("intervals_of_run", run=run),
+                parts=[
+                    Section(
+                        "The same on the validation split, on which the methods were fitted (optimistic)",
+                        tables=[calibration.metric_table(run, "val", "Validation split")],
+                        folded=True,
+                    )
+                ],
+            ),
+            calibration.difference_section(run, "test"),
+            calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
             *_training_sections(run.rows),
             calibration.search_section(run, search),
             _curvature_section(run.rows),
@@ -162,26 +177,6 @@ def _compared(run, first, others):
     )
 
 
-def _method_sections(run: Run) -> list[Section]:
-    return [
-        calibration.reliability_section(run, "test"),
-        Section(
-            "Before and after calibration",
-            tables=[calibration.metric_table(run, "test", "Test split")],
-            notes=calibration.bold_words(run, "test") + say("intervals_of_run", run=run),
-            parts=[
-                Section(
-                    "The same on the validation split, on which the methods were fitted (optimistic)",
-                    tables=[calibration.metric_table(run, "val", "Validation split")],
-                    folded=True,
-                )
-            ],
-        ),
-        calibration.difference_section(run, "test"),
-        calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
-    ]
-
-
 def _training_sections(rows: Rows) -> list[Section]:
     courses = [
         Panel(f"training_{name}", title, row_figures.course(rows, name))
@@ -224,16 +219,15 @@ def _training_sections(rows: Rows) -> list[Section]:
 
 def _curvature_section(rows: Rows) -> Section:
     """Two losses side by side: largest eigenvalue and trace, the spectrum, and the parts of each."""
-    lines, drawn = [], []
-    for name, (kind, _) in row_figures.ESTIMATES.items():
-        title = TITLES[name].title
-        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
-        drawn += [
-            Panel(f"curvature_{name}", title, row_figures.estimates(rows, name)),
-            Panel(f"training_{name}", f"{title} while training", row_figures.curvature_course(rows, name)),
-        ]
+    lines, drawn, estimates = [], [], row_figures.ESTIMATES
     for name, (title, *_) in TITLES.items():
-        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, Sharpness, name)]
+        kind, _ = estimates.get(name, (Sharpness, ""))
+        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
+        if name in estimates:
+            drawn += [
+                Panel(f"curvature_{name}", title, row_figures.estimates(rows, name)),
+                Panel(f"training_{name}", f"{title} while training", row_figures.curvature_course(rows, name)),
+            ]
     splits = splits_of(select(rows, AttributionPart, epoch=None))
     told = "val" if "val" in splits else next(iter(splits), "")
     return Section(
