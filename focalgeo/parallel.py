@@ -324,8 +324,8 @@ def make_program(
         return replicated(fetch(batch)) if apart else _cut(fetch(shard(batch, axis=1)))
 
     def step_all(groups, batch):
-        arguments = on_devices(batch), *shared
-        results = (in_turn(compiled(group, *arguments)) for group in groups)
+        batch = on_devices(batch)
+        results = (in_turn(compiled(group, batch, *shared)) for group in groups)
         return tuple(map(list, zip(*results, strict=True)))
 
     def put(group):
@@ -411,8 +411,7 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
 def _one_step(step, index, state, batch, *shared):
     """The step with the noise key of device number `index`, and a fingerprint of the new state beside the metrics."""
     fold_in = jnp.vectorize(jax.random.fold_in, signature="(k),()->(k)")  # of one key, or of each member's
-    noise = fold_in(state.key, index)
-    new_state, metrics = step(state._replace(key=noise), batch, *shared)
+    new_state, metrics = step(state._replace(key=fold_in(state.key, index)), batch, *shared)
     new_state = new_state._replace(key=state.key)
     return new_state, metrics, _fingerprint(new_state)
 

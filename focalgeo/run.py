@@ -50,7 +50,7 @@ def parse(arguments: list[str]) -> Command:
     for name in ("config", "workdir", *(_CLUSTER if any(name in flags for name in _CLUSTER) else ())):
         if name not in flags:
             raise InputError(f"--{name} is missing: for example --{name}={FLAGS[name]}")
-    cluster: dict[str, Any] = {name: flags[name] for name in (*_CLUSTER, "join-timeout", "heartbeat") if name in flags}
+    cluster = {name: flags[name] for name in (*_CLUSTER, "join-timeout", "heartbeat") if name in flags}
     for name in cluster.keys() - {"coordinator"}:
         if not cluster[name].isdecimal():
             raise InputError(f"--{name} is {shown(cluster[name])}: it must be a whole number, as {FLAGS[name]}")

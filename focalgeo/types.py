@@ -23,6 +23,7 @@ PyTree = Any
 CRITERIA = ("nll", "ece", "adaptive_ece", "line_search")
 DEFAULT_CRITERIA = ("nll", "ece")
 DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
+OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")  # metrics
 METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits are compared, where the names differ
 
 BAR = {"delay": 10, "leave": False, "disable": None, "dynamic_ncols": True}  # tqdm's, of work of over 10 seconds

@@ -25,6 +25,7 @@ from focalgeo.calibration.binning import (
     gap,
     mean_of,
     of_bins,
+    of_sums,
     weighted,
     weighted_mean,
     weighted_sums,
@@ -50,7 +51,7 @@ _GAIN, _SMALLEST, _MOST_STEPS = (
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
 
 
-@np.errstate(all="ignore")
+@maps.quiet
 def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: Scalar) -> Rows:
     """Log-probabilities of P(1) = sigmoid(square s^2 + a log p - b log(1 - p) + c), with s = log p - log(1 - p).
 
@@ -83,7 +84,7 @@ def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: 
     return _certain(logits, _log_probs(sum(space.asarray(number, dtype) * column for number, column in terms)))
 
 
-@np.errstate(all="ignore")
+@maps.quiet
 def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Ascending) -> Rows:
     """Log-probabilities of P(1) = f(s), with f linear in the log-odds s between the thresholds.
 
@@ -117,7 +118,7 @@ def _certain(logits, log_probs):
     return space.where(any_never, space.where(logits == -np.inf, -np.inf, 0), log_probs).astype(log_probs.dtype)
 
 
-@np.errstate(all="ignore")
+@maps.quiet
 def _two_classes(logits):
     """Log(1 - p) and log p; NaN of a row that is not finite."""
     rows = maps.rows_beside("logits", checks.score_rows("logits", logits, shape=(..., 2)))
@@ -163,7 +164,7 @@ def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Par
 
     Source: as `logistic_calibration`; the targets are Platt's, section 2.2, for all three.
     """
-    logits, labels, weight = (np.asarray(array) for array in (logits, labels, mask))
+    logits, labels, weight = map(np.asarray, (logits, labels, mask))
     possible = np.isfinite(logits).all(axis=-1)  # all other rows say nothing
     columns = np.stack(_columns(logits[possible]), axis=-1).astype(np.float64) @ np.transpose(form)
     truth, weight = labels[possible] == 1, weight[possible].astype(np.float64)
@@ -229,11 +230,7 @@ def _standardised(score, variance, total):
     return jnp.where(variance > 0, score / total * jnp.sqrt(total / (variance / total)), jnp.nan)
 
 
-BRIER, Z = mean_of(_squared_error), Summed(_score_sums, _standardised)
-RMS = of_bins(lambda bins: jnp.sqrt(bin_mean(bins, gap(bins) ** 2)), class_one)
-
-
-@weighted
+@of_sums(mean_of(_squared_error))
 def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Mean of (P(1) - y)^2, 0 to 1: half of `brier`.
 
@@ -243,10 +240,9 @@ def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> S
         >>> round(float(calibration.binary_brier(two_classes, outcomes)), 4)
         0.225
     """
-    return BRIER(log_probs, labels, mask)
 
 
-@weighted
+@of_sums(of_bins(lambda bins: jnp.sqrt(bin_mean(bins, gap(bins) ** 2)), class_one))
 def rms_calibration_error(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Root of sum_i (n_i / N) (share of label 1 - mean P(1))^2 over the bins of `binary_ece`, as a fraction.
 
@@ -256,10 +252,9 @@ def rms_calibration_error(log_probs: LogProbs, labels: Labels, *, num_bins: int 
         >>> round(float(calibration.rms_calibration_error(two_classes, outcomes, num_bins=2)), 4)
         0.1179
     """
-    return RMS(log_probs, labels, mask, num_bins)
 
 
-@weighted
+@of_sums(Summed(_score_sums, _standardised))
 def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Sum of (y - p)(1 - 2p) over the root of the sum of (1 - 2p)^2 p (1 - p), with p = P(1).
 
@@ -273,7 +268,6 @@ def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -
         >>> round(float(calibration.spiegelhalter_z(two_classes, outcomes)), 4)
         0.7647
     """
-    return Z(log_probs, labels, mask)
 
 
 @weighted

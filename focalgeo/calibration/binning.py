@@ -56,7 +56,7 @@ class Summed(NamedTuple):
     sums: Callable[[checks.Examples, int], tuple[Array, ...]]  # of checked examples and the number of bins
     value: Callable[..., PyTree]  # of these sums
 
-    def __call__(self, log_probs, labels, mask, num_bins=1, **soft):
+    def __call__(self, log_probs, labels, mask=None, num_bins=15, **soft):
         """The metric of all examples at once, which are checked here."""
         return self.of(checks.examples(log_probs, labels, mask, num_bins=num_bins, **soft), num_bins)
 
@@ -80,31 +80,27 @@ def weighted(metric: Callable) -> Callable:
     return of_weights
 
 
+def of_sums(summed: Summed, *, soft: bool = False) -> Callable:
+    """Declare a metric by its sums: its body is its docstring; it takes `weights` too, and `soft` labels if it may."""
+
+    def declared(metric):
+        signature, metric.summed = inspect.signature(metric), summed
+
+        @weighted
+        @functools.wraps(metric)
+        def of_examples(*arguments, **options):
+            signature.bind(*arguments, **options)  # refuses what the metric does not take
+            return summed(*arguments, **options, soft=soft)
+
+        return of_examples
+
+    return declared
+
+
 def top_label(examples: checks.Examples) -> Events:
     """The event that the predicted class is right."""
     predicted = jnp.argmax(examples.rows, axis=-1)
     return Events(jnp.exp(jnp.max(examples.rows, axis=-1)), predicted == examples.labels, examples.weight)
-
-
-@weighted
-def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
-    """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal width, ((i-1)/M, i/M].
-
-    Args:
-        log_probs: Float [examples, classes].
-        labels: Int [examples].
-        num_bins: M, 1 or more. A confidence of 0 belongs to the first bin, of 1 to the last; one that is within 1e-6
-            of an edge counts as on it and belongs to the bin below, whatever rounding made of it.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-
-    Source: Mukhoti et al., arXiv 2002.09437, section 2 (their figures use 25 bins, their tables 15).
-
-    Example:
-        >>> bins = calibration.reliability(log_probs, labels, num_bins=3)
-        >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
-        [0. 3. 1.] [   nan 0.6001 0.8438] [   nan 0.3333 1.    ]
-    """
-    return of_bins(named_empty)(log_probs, labels, mask, num_bins)
 
 
 @weighted
@@ -185,7 +181,7 @@ def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, n
     # Sums before each example, whose differences at the cuts are those of the bins: a table [bins, examples] takes five
     # times as long under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
     excess = (p - correct) * times
-    up_to, right, excess = (running_sums(each) for each in (times, times * correct, excess))
+    up_to, right, excess = map(running_sums, (times, times * correct, excess))
 
     def before(sums, place):
         return jnp.where(place > 0, sums[place - 1], 0)
@@ -198,7 +194,7 @@ def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, n
     nearer = bounds - before(up_to, first) <= before(up_to, end) - bounds
     cuts = jax.lax.cummax(jnp.where(nearer, first, end))
     at_cuts = before(up_to, cuts)
-    count, sums, right = (jnp.diff(each) for each in (at_cuts, before(excess, cuts), before(right, cuts)))
+    count, sums, right = map(jnp.diff, (at_cuts, before(excess, cuts), before(right, cuts)))
     mean, accuracy = _means(count, sums + right, right)
     lower = jnp.where(count > 0, p[jnp.searchsorted(up_to, at_cuts[:-1], side="right")], jnp.inf)
     upper = jnp.where(count > 0, p[jnp.searchsorted(up_to, at_cuts[1:], side="left")], -jnp.inf)
@@ -261,6 +257,26 @@ def mean_of(values: Callable[[checks.Examples], Numbers]) -> Summed:
 def of_bins(value: Callable[[Reliability], PyTree], events: Callable[[checks.Examples], Events] = top_label) -> Summed:
     """A function of the bins of `equal_width`."""
     return Summed(lambda examples, bins: bin_sums(events(examples), bins), lambda *sums: value(bins_of(*sums)))
+
+
+@of_sums(of_bins(named_empty))
+def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
+    """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal width, ((i-1)/M, i/M].
+
+    Args:
+        log_probs: Float [examples, classes].
+        labels: Int [examples].
+        num_bins: M, 1 or more. A confidence of 0 belongs to the first bin, of 1 to the last; one that is within 1e-6
+            of an edge counts as on it and belongs to the bin below, whatever rounding made of it.
+        mask: Bool [examples], or how often each example counts; None counts each once.
+
+    Source: Mukhoti et al., arXiv 2002.09437, section 2 (their figures use 25 bins, their tables 15).
+
+    Example:
+        >>> bins = calibration.reliability(log_probs, labels, num_bins=3)
+        >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
+        [0. 3. 1.] [   nan 0.6001 0.8438] [   nan 0.3333 1.    ]
+    """
 
 
 def expected_gap(events: Callable[[checks.Examples], Events]) -> Summed:

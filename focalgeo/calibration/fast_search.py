@@ -59,14 +59,15 @@ def surfaces(
     size = min(max(_CHUNK // num_classes, _FEWEST), num_examples)
     size = -(-num_examples // -(-num_examples // size))  # all of one size, which leaves the last little padding
 
+    surface = partial(_chunk_surface, num_exact=num_exact, num_bins=None if by_rank else num_bins)
+
     def sums(start, block):
         points = temperatures[block], nodes.left[block], nodes.weights[block]
-        options = {"num_exact": num_exact, "num_bins": None if by_rank else num_bins}
         index = np.arange(start, start + size)
         rows, labels, weight = (np.take(array, index, axis=0, mode="clip") for array in examples)
         rows = np.maximum(rows, rows.max(axis=1, keepdims=True) + FAR, dtype=np.float32)  # of -inf too
         chunk = rows, labels, np.where(index < num_examples, weight, 0).astype(np.float32)
-        return jax.device_get(_chunk_surface(*chunk, gammas, points, nodes.x, coefficients, **options))
+        return jax.device_get(surface(*chunk, gammas, points, nodes.x, coefficients))
 
     parts, num_blocks = [], -(-gammas.size * temperatures.size * num_examples // _KEPT) if by_rank else 1
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -231,7 +231,8 @@ def temperature_score_test(
 def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     """`temperature_score_test` of what has been checked."""
     weight = np.asarray(weight, np.float64)
-    slope, variance = np.concatenate(in_blocks(_score_terms, logits, labels), axis=1)
+    terms = lambda rows, labels: np.stack(temperature_terms(rows.astype(np.float64), labels, 0.0)[:2])  # noqa: E731
+    slope, variance = np.concatenate(in_blocks(terms, logits, labels), axis=1)
     score, information = float(weight @ slope), float(weight @ variance)
     if clusters is not None:
         parts = np.bincount(clusters.index, weight * slope)
@@ -243,10 +244,6 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     if clusters is not None:
         p_value = 2 * float(special.stdtr(clusters.worth - 1, -abs(statistic)))
     return ScoreTest(statistic, p_value, float(weight.sum()))
-
-
-def _score_terms(logits, labels):
-    return np.stack(temperature_terms(logits.astype(np.float64), labels, 0.0)[:2])
 
 
 def fit_focal_temperature(
@@ -340,12 +337,7 @@ def _scored(point, examples, gain):
 def _focal_sums(gamma, log_temperature, logits, labels, weight):
     logits = np.maximum(logits, logits.max(axis=1, keepdims=True) + maps.FAR)  # of classes that cannot be
     log_weights, by_gamma, by_log_temperature = _focal_weights(maps.scaled(logits, math.exp(log_temperature)), gamma)
-    largest = log_weights.max(axis=1, keepdims=True)
-    probs = np.exp(log_weights - largest)
-    total = probs.sum(axis=1, keepdims=True)
-    nll = (largest + np.log(total))[:, 0] - of_label(log_weights, labels)
-    probs /= total
-
+    probs, nll = probs_and_nll(log_weights, labels)
     weighted = [probs * change for change in (by_gamma, by_log_temperature)]  # 0 where p is 0: changes are finite
     means = [part.sum(axis=1) for part in weighted]
     slopes = [means[0] - of_label(by_gamma, labels), means[1] - of_label(by_log_temperature, labels)]
@@ -353,6 +345,15 @@ def _focal_sums(gamma, log_temperature, logits, labels, weight):
     products = means[0] ** 2, means[0] * means[1], means[1] ** 2
     information = [np.einsum("nk,nk->n", *pair) - product for pair, product in zip(pairs, products, strict=True)]
     return (np.array([nll, *slopes, *information], np.float64) @ weight,)
+
+
+def probs_and_nll(scores, labels):
+    """The softmax of the scores, and of each row -log p of its label."""
+    largest = scores.max(axis=1, keepdims=True)
+    probs = np.exp(scores - largest)
+    total = probs.sum(axis=1, keepdims=True)
+    probs /= total
+    return probs, (largest + np.log(total))[:, 0] - of_label(scores, labels)
 
 
 def _focal_weights(scores, gamma):

@@ -195,7 +195,7 @@ def fit_all(methods, examples, settings) -> list[Fitted]:
         start = focal and (focal["gamma"], focal["temperature"])
         known["focal_fit"] = fits.focal_fit(*examples, known["temperature_fit"], start)
     logits, labels, weight = examples
-    fitted: list[Fitted] = []
+    fitted = []
     for method, criterion in plan:
         if "members" in method.options:
             known["members"] = _fitted_members([*settings.get("fitted", ()), *fitted], examples, settings)
@@ -305,11 +305,11 @@ def cross_fit(
     Each example is calibrated by a fit of the other folds, which has not seen it: fold [examples], from `folds`. Of
     stacking the members, which are to be among the methods, are so fitted, and its shares are those of the other folds.
     """
-    single = {name: method for name, method in methods.items() if "members" not in method.options}
+    single, mixtures = _parted(methods)
     rows, group = np.asarray(examples.rows), settings.get("group")
     group = None if group is None else np.asarray(group)
 
-    calibrated: list[Calibrated] = []
+    calibrated = []
     for index in tqdm(range(fold.max() + 1), "cross-fitting", **BAR):
         inside = fold == index
         others = examples._replace(weight=np.where(inside, 0, examples.weight))
@@ -317,10 +317,15 @@ def cross_fit(
         calibrated = calibrated or [Calibrated(fit.method, fit.criterion, np.empty_like(rows)) for fit in fitted]
         for fit, held_out in zip(fitted, calibrated, strict=True):
             held_out.log_probs[inside] = fit.applied(rows[inside], group if group is None else group[inside])
-    mixtures = [method for name, method in methods.items() if name not in single]
     return calibrated + [
-        Calibrated(method, "nll", _stacked(of_members(calibrated), examples, fold)) for method in mixtures
+        Calibrated(method, "nll", _stacked(of_members(calibrated), examples, fold)) for method in mixtures.values()
     ]
+
+
+def _parted(methods):
+    """The methods that stand alone, and those that mix members."""
+    single = {name: method for name, method in methods.items() if "members" not in method.options}
+    return single, {name: method for name, method in methods.items() if name not in single}
 
 
 def fit_and_cross_fit(
@@ -331,13 +336,12 @@ def fit_and_cross_fit(
     crossed: Mapping[str, Method] | None = None,
 ) -> tuple[list[Fitted], list[Calibrated]]:
     """`fit_all` of all methods, and `cross_fit` of `crossed`, or of them, from there; stacking shares the held-out."""
-    single = {name: method for name, method in methods.items() if "members" not in method.options}
+    single, mixtures = _parted(methods)
     fitted = fit_all(single, examples, settings)
     starts = {(fit.method.name, fit.criterion): fit.params for fit in fitted}
     held_out = cross_fit(crossed or methods, examples, settings | {"starts": starts}, fold)
-    if mixtures := {name: method for name, method in methods.items() if name not in single}:
-        known = {"fitted": fitted, "held_out": of_members(held_out)}
-        fitted += fit_all(mixtures, examples, settings | known)
+    if mixtures:
+        fitted += fit_all(mixtures, examples, settings | {"fitted": fitted, "held_out": of_members(held_out)})
     return fitted, held_out
 
 

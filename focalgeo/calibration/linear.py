@@ -12,7 +12,6 @@ from jaxtyping import Float
 from scipy import optimize, special
 
 from focalgeo.calibration import fits, maps
-from focalgeo.calibration.binning import of_label
 from focalgeo.types import Array
 
 _PRECISE = {"ftol": 1e-9, "gtol": 1e-5, "maxiter": 500, "maxcor": 20}
@@ -49,15 +48,18 @@ def fit(
     whitening = np.linalg.inv(np.linalg.cholesky(blocks)).swapaxes(1, 2)  # block = LL', change = L'^-1 v
     whitening = np.broadcast_to(whitening, (len(ridge), *blocks.shape[1:]))
 
+    def changed(point):
+        return start + np.einsum("kij,kj->ki", whitening, point.reshape(ridge.shape))
+
     def objective(point):
-        change = start + np.einsum("kij,kj->ki", whitening, point.reshape(ridge.shape))
+        change = changed(point)
         nll, slope = fits.summed(partial(_nll_and_slope, change), *examples)
         slope = slope / total + 2 * ridge * change
         return nll / total + np.sum(ridge * change**2), np.einsum("kij,ki->kj", whitening, slope).ravel()
 
     found = optimize.minimize(objective, np.zeros(ridge.size), jac=True, method="L-BFGS-B", options=_PRECISE)
-    change = start + np.einsum("kij,kj->ki", whitening, found.x.reshape(ridge.shape))
-    return Linear(change, bool(np.isfinite(found.fun) and (found.success or np.abs(found.jac).max() < _FLAT)))
+    converged = np.isfinite(found.fun) and (found.success or np.abs(found.jac).max() < _FLAT)
+    return Linear(changed(found.x), bool(converged))
 
 
 def _scores(change, log_probs):
@@ -70,11 +72,7 @@ def _scores(change, log_probs):
 
 def _nll_and_slope(change, log_probs, labels, weight):
     scores, inputs = _scores(change, log_probs)
-    largest = scores.max(axis=1, keepdims=True)
-    residual = np.exp(scores - largest)
-    total = residual.sum(axis=1, keepdims=True)
-    nll = (largest + np.log(total))[:, 0] - of_label(scores, labels)
-    residual /= total
+    residual, nll = fits.probs_and_nll(scores, labels)  # of which probabilities less labels are made in place
     if labels.ndim == 1:
         residual[np.arange(len(labels)), labels] -= 1
     else:

@@ -30,6 +30,8 @@ _LOG_ZERO = -1000.0  # log-odds below which p is 0 in float32 and float64 alike
 FAR = -1e20  # a log-probability this far below the top stands for -inf; unlike that, it can be multiplied by 0
 _LARGEST_EXPONENT = 80.0  # of e^r in float32
 
+quiet = np.errstate(all="ignore")  # a decorator: infinities and NaN are said by the result
+
 
 def _of_possible(calibration_map: Callable) -> Callable:
     """The map of rows where what is -inf is far below the top, and stays -inf."""
@@ -171,7 +173,7 @@ def loss_implied_temperature_scaling(logits: Rows, trained_gamma: Numbers, tempe
     return temperature_scaling(focal_temperature_scaling(logits, trained_gamma, 1.0), temperature)
 
 
-@np.errstate(all="ignore")
+@quiet
 def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Float[Array, "3"]) -> Rows:
     """Log-probabilities of shares[0] softmax(z / T) + shares[1] softmax(z) + shares[2] / K, for K classes.
 
@@ -198,7 +200,7 @@ def ensemble_temperature_scaling(logits: Rows, temperature: Numbers, shares: Flo
     return normalised_possible(scores, parts[1], top_class(parts[1]))
 
 
-@np.errstate(all="ignore")
+@quiet
 def ensemble_parts(logits: Rows, temperature: Numbers) -> tuple[Rows, Rows, Rows]:
     """Log-probabilities of the three parts."""
     cooled, plain = temperature_scaling(logits, temperature), temperature_scaling(logits, 1.0)
@@ -268,7 +270,7 @@ def focal_matrix_scaling(
     )
 
 
-@np.errstate(all="ignore")
+@quiet
 def _shifted(linear, log_probs, biases):
     """Log-probabilities of softmax(linear(log_probs) + biases), of the classes that can be."""
     space, biases = namespace(log_probs), _shaped("biases", biases, log_probs.shape[-1:], log_probs)
@@ -276,7 +278,7 @@ def _shifted(linear, log_probs, biases):
     return normalised_possible(scores, log_probs)
 
 
-@np.errstate(all="ignore")
+@quiet
 def normalised_possible(scores, log_probs, top=None):
     """`normalised` scores of classes that can be, and -inf where log_probs are that."""
     space, never = namespace(scores), log_probs == -np.inf

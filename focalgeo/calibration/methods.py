@@ -133,9 +133,8 @@ class Fitted(NamedTuple):
     def at_end(self) -> bool:
         """Whether a fit that has not converged stands at an end of its range: a bracket's by NLL, else the grid's."""
         brackets = {"gamma": fits.GAMMA_BRACKET, "temperature": fits.TEMPERATURE_BRACKET}
-        near = 2 * fits.AT_EDGE  # what float32 rounds is near too
         return not self.converged and any(
-            self.criterion != "nll" or np.isclose(value, brackets[name], rtol=near).any()
+            self.criterion != "nll" or np.isclose(value, brackets[name], rtol=2 * fits.AT_EDGE).any()  # float32 rounds
             for name, value in self.searched.items()
         )
 
@@ -357,7 +356,7 @@ def _apply_stacking(params, logits):
 
 _GRID = ("gammas", "temperatures", "searches")
 _TWO_CLASSES = {"keeps_class": False, "most_classes": 2}
-METHODS: dict[str, Method] = {  # plainest first, for `choose`
+METHODS = {  # plainest first, for `choose`
     method.name: method
     for method in (
         Method(
@@ -428,7 +427,7 @@ METHODS: dict[str, Method] = {  # plainest first, for `choose`
         Method(
             "vector_scaling",
             "Vector scaling",
-            variants.fit_vector_scaling,
+            variants.fit_by_class,
             _map(maps.focal_vector_scaling, _ZERO, "temperature", "scales", "biases"),
             options=("temperature_fit", "start"),
             keeps_class=False,
@@ -436,7 +435,7 @@ METHODS: dict[str, Method] = {  # plainest first, for `choose`
         Method(
             "focal_vector_scaling",
             "Focal vector scaling",
-            variants.fit_focal_vector_scaling,
+            variants.fit_by_class,
             _map(maps.focal_vector_scaling, "gamma", "temperature", "scales", "biases"),
             options=("focal_fit", "start"),
             keeps_class=False,
@@ -444,7 +443,7 @@ METHODS: dict[str, Method] = {  # plainest first, for `choose`
         Method(
             "structured_matrix_scaling",
             "Structured matrix scaling",
-            variants.fit_matrix_scaling,
+            partial(variants.fit_by_class, full=True),
             _map(maps.focal_matrix_scaling, _ZERO, "temperature", "weights", "biases"),
             options=("temperature_fit", "start"),
             keeps_class=False,

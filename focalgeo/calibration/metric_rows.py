@@ -180,7 +180,7 @@ def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]
         >>> calibration.candidates(fits, "ece")
         [2]
     """
-    positions: dict[str, int] = {}
+    positions = {}
     for index, fit in enumerate(fits):
         if fit.criterion is not None and (fit.method.name not in positions or fit.criterion == criterion):
             positions[fit.method.name] = index
@@ -223,8 +223,9 @@ def _metric_rows(sample, measured, entries):
                 if not entry.may_lack:
                     finite(Metric(name, np.nan, np.nan, np.nan, len(sample.labels), **_tags(sample, calibrated)))
                 continue
-            estimate = resampling.estimated(*of, num_examples=len(sample.labels), clusters=sample.clusters)
-            value, stderr, low, high, n = estimate
+            value, stderr, low, high, n = resampling.estimated(
+                *of, num_examples=len(sample.labels), clusters=sample.clusters
+            )
             if entry.share:
                 n = n if entry.among is None else int(entry.among(calibrated.log_probs, sample.labels))
                 worth = n
@@ -260,18 +261,17 @@ def _difference_rows(sample, measured, pairs):
     names, rows = [name for name in METRICS if name in measured[0].values], []
     for pair in pairs:
         method, other = (sample.calibrated[index] for index in pair)
-        against = {"against": other.method.name}
+        tags = {**_tags(sample, method), "against": other.method.name}
         if other.criterion != method.criterion:
-            against["against_criterion"] = other.criterion
+            tags["against_criterion"] = other.criterion
         for name in names:
             both = ((measured[index].values[name], measured[index].draws[name]) for index in pair)
             n = len(sample.labels)
             less = [resampling.rounded_difference(*each, num_terms=n) for each in zip(*both, strict=True)]
             if METRICS[name].may_lack and _is_lacking(*less):
                 continue
-            value, _, low, high, p_value, n = resampling.compared(*less, num_examples=n, clusters=sample.clusters)
+            value, _, *numbers = resampling.compared(*less, num_examples=n, clusters=sample.clusters)
             unchanged = name == "accuracy" and method.method.keeps_class and other.method.keeps_class
             if not unchanged:
-                numbers = value, low, high, p_value, n
-                rows.append(finite(Difference(f"{name}_difference", *numbers, **_tags(sample, method), **against)))
+                rows.append(finite(Difference(f"{name}_difference", value, *numbers, **tags)))
     return rows

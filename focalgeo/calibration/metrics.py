@@ -11,6 +11,7 @@ P(class 1) = 0.1 is a confidence of 0.9 in class 0 and shares a bin with 0.9, so
 `binary_ece` and `binary_reliability` take log_probs [examples, 2].
 """
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -31,7 +32,7 @@ _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on wh
 _HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8
 
 
-@binning.weighted
+@binning.of_sums(binning.ECE)
 def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Expected calibration error sum_i (n_i / N) |accuracy_i - confidence_i| of the predicted class, as a fraction.
 
@@ -44,7 +45,6 @@ def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
         >>> round(float(calibration.ece(log_probs, labels, num_bins=3)), 4)
         0.2391
     """
-    return binning.ECE(log_probs, labels, mask, num_bins)
 
 
 @binning.weighted
@@ -65,7 +65,7 @@ def _top(log_probs, labels, mask, num_bins=1):
     return binning.top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins))
 
 
-@binning.weighted
+@binning.of_sums(binning.of_bins(lambda bins: jnp.where(jnp.sum(bins.count) > 0, jnp.max(binning.gap(bins)), jnp.nan)))
 def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Maximum calibration error max_i |accuracy_i - confidence_i| over the equal-width bins that are not empty.
 
@@ -75,31 +75,11 @@ def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
         >>> round(float(calibration.mce(log_probs, labels, num_bins=3)), 4)
         0.2668
     """
-    return _MCE(log_probs, labels, mask, num_bins)
-
-
-_MCE = binning.of_bins(lambda bins: jnp.where(jnp.sum(bins.count) > 0, jnp.max(binning.gap(bins)), jnp.nan))
-
-
-@binning.weighted
-def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
-    """Mean over classes of the ECE of p_k as a prediction of "the label is k", with equal-width bins.
-
-    A class that no label has still counts, and so does p_k = 0 (the published code drops both).
-
-    Example:
-        >>> round(float(calibration.classwise_ece(log_probs, labels, num_bins=3)), 4)
-        0.2356
-    """
-    return _CLASSWISE(log_probs, labels, mask, num_bins)
 
 
 def _class_gap_sums(examples, num_bins):
     residuals = _of_classes(lambda events: binning.residual_sums(*events, num_bins), examples)
     return residuals, len(residuals) * jnp.sum(examples.weight)
-
-
-_CLASSWISE = binning.ECE._replace(sums=_class_gap_sums)
 
 
 def _of_classes(statistic, examples):
@@ -109,7 +89,19 @@ def _of_classes(statistic, examples):
     return jax.lax.map(lambda column: statistic(events(*column)), (examples.rows.T, classes))
 
 
-@binning.weighted
+@binning.of_sums(binning.ECE._replace(sums=_class_gap_sums))
+def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """Mean over classes of the ECE of p_k as a prediction of "the label is k", with equal-width bins.
+
+    A class that no label has still counts, and so does p_k = 0 (the published code drops both).
+
+    Example:
+        >>> round(float(calibration.classwise_ece(log_probs, labels, num_bins=3)), 4)
+        0.2356
+    """
+
+
+@binning.of_sums(binning.NLL, soft=True)
 def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar:
     """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0.
 
@@ -121,21 +113,6 @@ def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar
         >>> round(float(calibration.nll(log_probs, labels, weights=np.float32([1, 1, 2, 0]))), 4)
         0.7345
     """
-    return binning.NLL(log_probs, labels, mask, soft=True)
-
-
-@binning.weighted
-def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar:
-    """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2.
-
-    Of two classes scikit-learn's brier_score_loss is half of it, see `binary_brier`; of more it is this.
-    Of soft labels q [examples, classes], rows that sum to 1, its mean sum_k (p_k - q_k)^2 + q_k (1 - q_k) over q.
-
-    Example:
-        >>> round(float(calibration.brier(log_probs, labels)), 4)
-        0.4991
-    """
-    return _BRIER(log_probs, labels, mask, soft=True)
 
 
 def _squared_error(examples):
@@ -148,10 +125,20 @@ def _squared_error(examples):
     return jnp.sum(error**2, axis=-1)
 
 
-_BRIER = binning.mean_of(_squared_error)
+@binning.of_sums(binning.mean_of(_squared_error), soft=True)
+def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar:
+    """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2.
+
+    Of two classes scikit-learn's brier_score_loss is half of it, see `binary_brier`; of more it is this.
+    Of soft labels q [examples, classes], rows that sum to 1, its mean sum_k (p_k - q_k)^2 + q_k (1 - q_k) over q.
+
+    Example:
+        >>> round(float(calibration.brier(log_probs, labels)), 4)
+        0.4991
+    """
 
 
-@binning.weighted
+@binning.of_sums(binning.mean_of(lambda examples: binning.top_label(examples).correct.astype(examples.weight.dtype)))
 def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted.
 
@@ -159,10 +146,6 @@ def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scala
         >>> round(float(calibration.accuracy(log_probs, labels)), 4)
         0.5
     """
-    return _ACCURACY(log_probs, labels, mask)
-
-
-_ACCURACY = binning.mean_of(lambda examples: binning.top_label(examples).correct.astype(examples.weight.dtype))
 
 
 class HighConfidence(NamedTuple):
@@ -222,24 +205,16 @@ def log_probabilities(
     return jnp.asarray(floored_log(np.asarray(rows), floor))
 
 
-@binning.weighted
-def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
-    """Smooth ECE of the predicted class: integral over t in [0, 1] of |mean_i K_s(t, p_i) (y_i - p_i)|, as a fraction.
-
-    K_s is the Gaussian density of width s, reflected at 0 and 1, and s is the one width at which the integral equals s:
-    no number of bins to choose. p_i is the confidence, y_i whether the prediction is right. It is 0 where every
-    residual is 0, and at most 1.
-
-    Residuals are shared between the two nearest of 2,049 points, so the absolute error is 1e-4, held against direct
-    summation of the kernel by tests/calibration/test_metrics.py.
-
-    Source: Blasiok and Nakkiran, arXiv 2309.12236, the reflected kernel and the fixed point of the width.
-
-    Example:
-        >>> round(float(calibration.smooth_ece(log_probs, labels)), 4)
-        0.1797
-    """
-    return _SMOOTH(log_probs, labels, mask)
+def _point_sums(examples, _):
+    p, correct, weight = binning.top_label(examples)
+    counted = weight > 0
+    residual = jnp.where(counted, weight * (correct.astype(p.dtype) - p), 0)
+    position = jnp.where(counted, jnp.clip(p, 0, 1), 0) * _CELLS
+    below = jnp.clip(jnp.floor(position), 0, _CELLS - 1)
+    upper = residual * (position - below)
+    index = below.astype(jnp.int32)
+    points = jnp.zeros(_CELLS + 1, p.dtype).at[index].add(residual - upper).at[index + 1].add(upper)
+    return points, jnp.sum(weight)
 
 
 def _smoothed(points, total):
@@ -258,19 +233,23 @@ def _smoothed(points, total):
     return error(bisection(lambda width: error(width) > width, *ends, num_halvings=_HALVINGS))
 
 
-def _point_sums(examples, _):
-    p, correct, weight = binning.top_label(examples)
-    counted = weight > 0
-    residual = jnp.where(counted, weight * (correct.astype(p.dtype) - p), 0)
-    position = jnp.where(counted, jnp.clip(p, 0, 1), 0) * _CELLS
-    below = jnp.clip(jnp.floor(position), 0, _CELLS - 1)
-    upper = residual * (position - below)
-    index = below.astype(jnp.int32)
-    points = jnp.zeros(_CELLS + 1, p.dtype).at[index].add(residual - upper).at[index + 1].add(upper)
-    return points, jnp.sum(weight)
+@binning.of_sums(Summed(_point_sums, _smoothed))
+def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Smooth ECE of the predicted class: integral over t in [0, 1] of |mean_i K_s(t, p_i) (y_i - p_i)|, as a fraction.
 
+    K_s is the Gaussian density of width s, reflected at 0 and 1, and s is the one width at which the integral equals s:
+    no number of bins to choose. p_i is the confidence, y_i whether the prediction is right. It is 0 where every
+    residual is 0, and at most 1.
 
-_SMOOTH = Summed(_point_sums, _smoothed)
+    Residuals are shared between the two nearest of 2,049 points, so the absolute error is 1e-4, held against direct
+    summation of the kernel by tests/calibration/test_metrics.py.
+
+    Source: Blasiok and Nakkiran, arXiv 2309.12236, the reflected kernel and the fixed point of the width.
+
+    Example:
+        >>> round(float(calibration.smooth_ece(log_probs, labels)), 4)
+        0.1797
+    """
 
 
 @binning.weighted
@@ -311,7 +290,7 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
     return binning.bin_mean(bins, jnp.where(bins.count > 1, binning.gap(bins) ** 2 - variance, 0))
 
 
-@binning.weighted
+@binning.of_sums(binning.of_bins(binning.named_empty, binary.class_one))
 def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
     """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1.
 
@@ -320,10 +299,9 @@ def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 1
         >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
         [3. 3.] [0.2    0.7667] [0.3333 0.6667]
     """
-    return binning.of_bins(binning.named_empty, binary.class_one)(log_probs, labels, mask, num_bins)
 
 
-@binning.weighted
+@binning.of_sums(binning.expected_gap(binary.class_one))
 def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
 
@@ -334,10 +312,9 @@ def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask:
         >>> round(float(calibration.binary_ece(two_classes, outcomes, num_bins=2)), 4)
         0.1167
     """
-    return binning.expected_gap(binary.class_one)(log_probs, labels, mask, num_bins)
 
 
-@binning.weighted
+@binning.of_sums(binning.of_bins(lambda bins: binning.bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0))))
 def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Sum over bins of (n_i / N) max(confidence_i - accuracy_i, 0): the part of `ece` from overconfident bins.
 
@@ -349,13 +326,9 @@ def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, m
         >>> round(float(calibration.overconfidence(log_probs, labels, num_bins=3)), 4)
         0.2001
     """
-    return _OVER(log_probs, labels, mask, num_bins)
 
 
-_OVER = binning.of_bins(lambda bins: binning.bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0)))
-
-
-@binning.weighted
+@binning.of_sums(binning.of_bins(lambda bins: binning.bin_mean(bins, jnp.maximum(bins.accuracy - bins.confidence, 0))))
 def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`.
 
@@ -363,10 +336,6 @@ def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, 
         >>> round(float(calibration.underconfidence(log_probs, labels, num_bins=3)), 4)
         0.0391
     """
-    return _UNDER(log_probs, labels, mask, num_bins)
-
-
-_UNDER = binning.of_bins(lambda bins: binning.bin_mean(bins, jnp.maximum(bins.accuracy - bins.confidence, 0)))
 
 
 class BrierSplit(NamedTuple):
@@ -377,7 +346,20 @@ class BrierSplit(NamedTuple):
     within_bin: Scalar  # mean over bins of Var(p) - 2 Cov(p, outcome) inside the bin; of any sign
 
 
-@binning.weighted
+def _split_sums(examples, num_bins):
+    class_bins = _of_classes(lambda events: binning.bin_sums(events, num_bins), examples)
+    return *brier.summed.sums(examples, num_bins), *class_bins
+
+
+def _split(error, total, *class_bins):
+    bins = binning.bins_of(*class_bins)
+    calibration, refinement = (
+        jnp.sum(bins.count * part) / total for part in (binning.gap(bins) ** 2, bins.accuracy * (1 - bins.accuracy))
+    )
+    return BrierSplit(calibration, refinement, error / total - calibration - refinement)
+
+
+@binning.of_sums(Summed(_split_sums, _split))
 def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> BrierSplit:
     """The Brier score as calibration + refinement + within-bin part, each summed over classes.
 
@@ -396,22 +378,6 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
         >>> round(float(sum(split) - calibration.brier(log_probs, labels)), 5)
         0.0
     """
-    return _SPLIT(log_probs, labels, mask, num_bins)
-
-
-def _split_sums(examples, num_bins):
-    return *_BRIER.sums(examples, num_bins), *_of_classes(lambda events: binning.bin_sums(events, num_bins), examples)
-
-
-def _split(error, total, *class_bins):
-    bins = binning.bins_of(*class_bins)
-    calibration, refinement = (
-        jnp.sum(bins.count * part) / total for part in (binning.gap(bins) ** 2, bins.accuracy * (1 - bins.accuracy))
-    )
-    return BrierSplit(calibration, refinement, error / total - calibration - refinement)
-
-
-_SPLIT = Summed(_split_sums, _split)
 
 
 @binning.weighted
@@ -491,21 +457,29 @@ class MetricEntry(NamedTuple):
 
     function: Callable[..., Array]  # function(log_probs, labels, *, mask=None) -> scalar; with num_bins where binned
     shown: Title  # its entry in a manifest
-    binned: bool = False  # takes num_bins
     largest: float = math.inf  # that it can be
     share: bool = False  # of examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
     among: Callable[..., Array] | None = None  # among(log_probs, labels) -> the number of examples a share is of
     may_lack: bool = False  # NaN where it has no meaning, as the accuracy of no example: no fault of the numbers
     smallest: float = 0.0  # that it can be
-    summed: Summed | None = None  # the function of sums that it is, where it is one
+
+    @property
+    def binned(self) -> bool:
+        """Whether it takes num_bins."""
+        return "num_bins" in inspect.signature(self.function).parameters
+
+    @property
+    def summed(self) -> Summed | None:
+        """The function of sums that it is, where it is one."""
+        return getattr(self.function, "summed", None)
 
 
-def _part(function, summed, field):
+def _part(name, function, summed, field):
     """One field of what a function of log-probabilities and labels returns, and of its function of sums."""
-    return {
-        "function": lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field),
-        "summed": summed._replace(value=lambda *sums: getattr(summed.value(*sums), field)),
-    }
+    part = lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field)  # noqa: E731
+    part.__name__, part.__wrapped__ = name, function
+    part.summed = summed._replace(value=lambda *sums: getattr(summed.value(*sums), field))
+    return part
 
 
 def _percent(function, title, note="", *, best="low", **fields: bool | Callable) -> MetricEntry:
@@ -517,62 +491,53 @@ def _centred(function, title, note, **fields):
     return MetricEntry(function, Title(title, note=note, best="middle"), may_lack=True, smallest=-math.inf, **fields)
 
 
-_OF_ECE, _OF_BRIER, _SURE = "part of the ECE", Title("", note="part of the Brier score"), "confidence of 0.99 or more"
-METRICS: dict[str, MetricEntry] = {
-    "accuracy": _percent(accuracy, "Accuracy", "higher is better", best="high", share=True, summed=_ACCURACY),
-    "ece": _percent(ece, "ECE", "equal-width bins", binned=True, summed=binning.ECE),
-    "adaptive_ece": _percent(adaptive_ece, "Adaptive ECE", "equal-mass bins", binned=True),
-    "nll": MetricEntry(nll, Title("NLL", "nats"), summed=binning.NLL),
-    "brier": MetricEntry(brier, Title("Brier score"), largest=2.0, summed=_BRIER),
-    "mce": _percent(mce, "MCE", "largest gap of a bin", binned=True, summed=_MCE),
-    "classwise_ece": _percent(classwise_ece, "Class-wise ECE", "mean over classes", binned=True, summed=_CLASSWISE),
-    "debiased_ece": _percent(debiased_ece, "Debiased ECE", "L2, equal-mass bins", binned=True),
-    "smooth_ece": _percent(smooth_ece, "Smooth ECE", "no bins", summed=_SMOOTH),
-    "overconfidence": _percent(overconfidence, "Overconfidence", _OF_ECE, binned=True, summed=_OVER),
-    "underconfidence": _percent(underconfidence, "Underconfidence", _OF_ECE, binned=True, summed=_UNDER),
-    "brier_calibration": MetricEntry(
-        shown=_OF_BRIER._replace(title="Brier calibration"),
-        binned=True,
-        largest=2.0,
-        **_part(brier_split, _SPLIT, "calibration"),
-    ),
-    "brier_refinement": MetricEntry(
-        shown=_OF_BRIER._replace(title="Brier refinement"),
-        binned=True,
-        largest=1.0,
-        **_part(brier_split, _SPLIT, "refinement"),
-    ),
-    "high_confidence": _percent(
-        title="|S99|", note=_SURE, best="high", share=True, **_part(high_confidence, _sure(), "fraction")
-    ),
-    "high_confidence_accuracy": _percent(
-        title="Accuracy of S99",
-        note=_SURE,
-        best="high",
-        share=True,
-        among=lambda *of: jnp.round(high_confidence(*of).fraction * len(of[1])),
-        may_lack=True,
-        **_part(high_confidence, _sure(), "accuracy"),
-    ),
-    "confidence_auroc": _percent(
-        confidence_auroc, "Confidence AUROC", "right from wrong by confidence", best="high", may_lack=True
-    ),
-    "aurc": _percent(aurc, "AURC", "area under risk-coverage"),
-    "auroc": _percent(auroc, "AUROC", "of P(1)", best="high", may_lack=True),
-    "binary_brier": MetricEntry(
-        binary.binary_brier, Title("Binary Brier score", note="of P(1)"), largest=1.0, summed=binary.BRIER
-    ),
-    "rms_calibration_error": _percent(
-        binary.rms_calibration_error, "RMS calibration error", "of P(1)", binned=True, summed=binary.RMS
-    ),
-    "ici": _percent(binary.ici, "ICI", "of P(1), by loess"),
-    "calibration_slope": _centred(binary.calibration_slope, "Calibration slope", "of P(1); 1 is calibrated"),
-    "calibration_intercept": _centred(
-        binary.calibration_intercept, "Calibration intercept", "of P(1); 0 is calibrated"
-    ),
-    "spiegelhalter_z": _centred(
-        binary.spiegelhalter_z, "Spiegelhalter's z", "of P(1); calibrated within 2 of 0", summed=binary.Z
-    ),
+_OF_ECE, _OF_BRIER, _SURE = "part of the ECE", "part of the Brier score", "confidence of 0.99 or more"
+METRICS = {
+    entry.function.__name__: entry
+    for entry in (
+        _percent(accuracy, "Accuracy", "higher is better", best="high", share=True),
+        _percent(ece, "ECE", "equal-width bins"),
+        _percent(adaptive_ece, "Adaptive ECE", "equal-mass bins"),
+        MetricEntry(nll, Title("NLL", "nats")),
+        MetricEntry(brier, Title("Brier score"), largest=2.0),
+        _percent(mce, "MCE", "largest gap of a bin"),
+        _percent(classwise_ece, "Class-wise ECE", "mean over classes"),
+        _percent(debiased_ece, "Debiased ECE", "L2, equal-mass bins"),
+        _percent(smooth_ece, "Smooth ECE", "no bins"),
+        _percent(overconfidence, "Overconfidence", _OF_ECE),
+        _percent(underconfidence, "Underconfidence", _OF_ECE),
+        MetricEntry(
+            _part("brier_calibration", brier_split, brier_split.summed, "calibration"),
+            Title("Brier calibration", note=_OF_BRIER),
+            largest=2.0,
+        ),
+        MetricEntry(
+            _part("brier_refinement", brier_split, brier_split.summed, "refinement"),
+            Title("Brier refinement", note=_OF_BRIER),
+            largest=1.0,
+        ),
+        _percent(
+            _part("high_confidence", high_confidence, _sure(), "fraction"), "|S99|", _SURE, best="high", share=True
+        ),
+        _percent(
+            _part("high_confidence_accuracy", high_confidence, _sure(), "accuracy"),
+            "Accuracy of S99",
+            _SURE,
+            best="high",
+            share=True,
+            among=lambda *of: jnp.round(high_confidence(*of).fraction * len(of[1])),
+            may_lack=True,
+        ),
+        _percent(confidence_auroc, "Confidence AUROC", "right from wrong by confidence", best="high", may_lack=True),
+        _percent(aurc, "AURC", "area under risk-coverage"),
+        _percent(auroc, "AUROC", "of P(1)", best="high", may_lack=True),
+        MetricEntry(binary.binary_brier, Title("Binary Brier score", note="of P(1)"), largest=1.0),
+        _percent(binary.rms_calibration_error, "RMS calibration error", "of P(1)"),
+        _percent(binary.ici, "ICI", "of P(1), by loess"),
+        _centred(binary.calibration_slope, "Calibration slope", "of P(1); 1 is calibrated"),
+        _centred(binary.calibration_intercept, "Calibration intercept", "of P(1); 0 is calibrated"),
+        _centred(binary.spiegelhalter_z, "Spiegelhalter's z", "of P(1); calibrated within 2 of 0"),
+    )
 }
 
 

@@ -23,12 +23,11 @@ from focalgeo.calibration.binning import Labels, Reliability, Scalar
 from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.methods import Calibrated
 from focalgeo.trees import at_highest
-from focalgeo.types import BAR, MOST_RESAMPLES, Array, Estimate, InputError, PyTree
+from focalgeo.types import BAR, MOST_RESAMPLES, OF_CLASS_ONE, Array, Estimate, InputError, PyTree
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)} | {
-    name: metrics.METRICS[name]
-    for name in ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
+    name: metrics.METRICS[name] for name in OF_CLASS_ONE
 }
 
 _AT_ONCE, _EXAMPLES_AT_ONCE = 8, 2**20  # resamples, and examples of all of them
@@ -303,13 +302,11 @@ def measure(
     key = checks.prng_key(sample.key)
     for method in sample.calibrated:
         checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(len(sample.labels), None))
-    tables, of_all = (
-        [method.log_probs for method in sample.calibrated],
-        _Program((*entries.items(),), sample.num_bins, bins),
-    )
+    tables = [method.log_probs for method in sample.calibrated]
+    of_all = _Program((*entries.items(),), sample.num_bins, bins)
     programs = of_all, of_all if sample.clusters is not None else of_all._replace(bins=None)
-    arguments = tables, sample.labels, key, sample.clusters, sample.num_resamples
-    found = _drawn(programs, *arguments, () if inside is None else (inside,), f"resamples of {sample.split}")
+    others, name = () if inside is None else (inside,), f"resamples of {sample.split}"
+    found = _drawn(programs, tables, sample.labels, key, sample.clusters, sample.num_resamples, others, name)
     return [Measured(values, draws, of_bins, bin_draws) for (values, of_bins), (draws, bin_draws) in found]
 
 

@@ -79,9 +79,9 @@ def grid_search(
         >>> float(best.gamma), float(best.temperature), round(float(best.value), 4)
         (0.0, 1.0, 0.8055)
     """
-    gammas, temperatures = checked_grid(gammas, temperatures, criterion, num_bins)
+    grid = checked_grid(gammas, temperatures, criterion, num_bins)
     examples = checks.predicted_logits(logits, labels, mask, weights)
-    return searched_grid(examples, gammas, temperatures, criterion=criterion, num_bins=num_bins)
+    return searched_grid(examples, *grid, criterion=criterion, num_bins=num_bins)
 
 
 def searched_grid(examples, gammas, temperatures, *, criterion, num_bins) -> GridSearch:
@@ -203,9 +203,9 @@ def line_search(
         >>> float(best.gamma), float(best.temperature), round(float(best.value), 4)
         (0.0, 1.0, 0.8055)
     """
-    gammas, temperatures = checked_grid(gammas, temperatures, criterion, num_bins, whole=False)
+    grid = checked_grid(gammas, temperatures, criterion, num_bins, whole=False)
     examples = checks.predicted_logits(logits, labels, mask, weights)
-    return searched_line(examples, gammas, temperatures, criterion=criterion, num_bins=num_bins)
+    return searched_line(examples, *grid, criterion=criterion, num_bins=num_bins)
 
 
 def searched_line(examples, gammas, temperatures, *, criterion="ece", num_bins) -> LineSearch:
@@ -218,8 +218,8 @@ def searched_line(examples, gammas, temperatures, *, criterion="ece", num_bins) 
     gammas, ends = jnp.asarray(gammas), jnp.asarray(ends)
     line = jnp.interp(gammas, ends, jnp.stack(fitted))
     eces, nlls = _at_points(*examples, gammas, line, num_bins=num_bins, by_rank=criterion == "adaptive_ece")
-    values = nlls if criterion == "nll" else eces
-    return LineSearch(*_least(values, gammas, line), line, eces, nlls)
+    best = _least(nlls if criterion == "nll" else eces, gammas, line)
+    return LineSearch(*best, line, eces, nlls)
 
 
 def _best(gammas, temperatures, ece, nll, surface):

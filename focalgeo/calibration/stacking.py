@@ -70,7 +70,7 @@ def likelihoods(log_probs: Sequence[Array], labels: Array, weight: Array) -> tup
     return np.exp(given - given.max(axis=0).clip(-1e300)), weight
 
 
-@np.errstate(all="ignore")
+@maps.quiet
 def mixed(log_probs: Sequence[Float[Array, "*batch classes"]], shares: Array) -> Float[Array, "*batch classes"]:
     """Log-probabilities of sum_m shares_m p_m, normalised, from those of each member."""
     shares = np.asarray(shares, log_probs[0].dtype)

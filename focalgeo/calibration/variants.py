@@ -22,65 +22,42 @@ _MOST_STEPS = 2000  # of EM, for shares at the least NLL
 _ROUNDING = 64  # eps, by which log-odds that are equal may differ after two ways of computing them
 
 
-def fit_vector_scaling(logits, labels, *, criterion, mask, temperature_fit, start) -> Params:
-    """Vector scaling with a ridge: T by least NLL, then the least NLL + (K / n) (|scales - 1|^2 + |biases|^2).
+def fit_by_class(logits, labels, *, criterion, mask, start, temperature_fit=None, focal_fit=None, full=False) -> Params:
+    """Vector, focal vector and structured matrix scaling: T, or gamma and T, by least NLL, then numbers of each class.
+
+    These are scales, or in `full` the weights of a matrix, and biases: of K classes those of the least NLL + (K / n)
+    (|scales - 1|^2 + |biases|^2), of a matrix with its diagonal as scales, + (K (K - 1) / n) |off-diagonal weights|^2.
 
     Returns:
-        "temperature", "scales" [K], "biases" [K] for `focal_vector_scaling` with gamma 0, and "converged", False too
-        where T ends at its bracket, as when all predictions are right. A class without labels keeps finite numbers.
-        n is the sum of the mask. The objective is within 1e-6 of scipy's minimum in float64
-        (tests/calibration/test_variants.py).
+        "gamma" with focal_fit, "temperature", "scales" [K] for `focal_vector_scaling` or "weights" [K, K] for
+        `focal_matrix_scaling`, "biases" [K], and "converged", False too where T ends at its bracket, as when all
+        predictions are right. A class without labels keeps finite numbers. n is the sum of the mask. The objective is
+        within 1e-6 of scipy's minimum in float64 (tests/calibration/test_variants.py).
 
-    Source: SVS of Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, with a ridge on scales and biases, as
-    probmetrics 1.3.0 fits it. That mixes the temperature-scaled probabilities with 1 / ((n + 1) K) of a uniform one
-    first; here they stay as they are.
+    Source: SVS and SMS of Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, with a ridge, as probmetrics 1.3.0 fits
+    them. That mixes the temperature-scaled probabilities with 1 / ((n + 1) K) of a uniform one first; here they stay as
+    they are. The focal one is our own; see `fit_focal_temperature`.
     """
-    return {"temperature": temperature_fit.temperature, **_by_class(logits, labels, mask, temperature_fit, start)}
-
-
-def fit_focal_vector_scaling(logits, labels, *, criterion, mask, focal_fit, start) -> Params:
-    """Focal vector scaling in two stages: gamma and T by least NLL, then scales and biases as `fit_vector_scaling`.
-
-    Returns:
-        "gamma", "temperature", "scales" [K], "biases" [K] for `focal_vector_scaling`, and "converged".
-
-    Source: our own; see `fit_focal_temperature` and `fit_vector_scaling`.
-    """
-    first = {"gamma": focal_fit.gamma, "temperature": focal_fit.temperature}
-    return first | _by_class(logits, labels, mask, focal_fit, start)
-
-
-def fit_matrix_scaling(logits, labels, *, criterion, mask, temperature_fit, start) -> Params:
-    """Structured matrix scaling: T by least NLL, then the least NLL + ridge over the matrix and the biases.
-
-    The ridge is (K / n) (|diag(weights) - 1|^2 + |biases|^2) + (K (K - 1) / n) |off-diagonal weights|^2.
-
-    Returns:
-        "temperature", "weights" [K, K], "biases" [K] for `focal_matrix_scaling` with gamma 0, and "converged".
-
-    Source: SMS of Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, with a ridge, as probmetrics 1.3.0 fits it, but
-    for the mixture with a uniform distribution: see `fit_vector_scaling`.
-    """
-    by_class = _by_class(logits, labels, mask, temperature_fit, start, full=True)
-    return {"temperature": temperature_fit.temperature, **by_class}
-
-
-def _by_class(rows, labels, weight, first, start, *, full=False):
-    """Scales, or in full the weights of a matrix, and biases; the first stage's fit is a temperature's or a pair's."""
+    first = focal_fit or temperature_fit
     first_stage = partial(maps.focal_temperature_scaling, gamma=first.gamma, temperature=first.temperature)
-    log_probs = fits.mapped(first_stage, np.asarray(rows))
-    classes, name = rows.shape[-1], "weights" if full else "scales"
+    log_probs = fits.mapped(first_stage, np.asarray(logits))
+    classes, name = logits.shape[-1], "weights" if full else "scales"
     identity = np.eye(classes) if full else np.ones(classes)
-    strength = classes / np.sum(weight, dtype=np.float64)
+    strength = classes / np.sum(mask, dtype=np.float64)
     ridge = strength * np.where(identity == 1, 1.0, classes - 1)[..., None].reshape(classes, -1)
     ridge = np.concatenate([ridge, np.full((classes, 1), strength)], axis=1)
     begin = np.zeros_like(ridge)
     if start is not None:
         begin = np.concatenate([(start[name] - identity).reshape(classes, -1), start["biases"][:, None]], axis=1)
-    found = linear.fit(log_probs, labels, weight, ridge, begin)
+    found = linear.fit(log_probs, labels, mask, ridge, begin)
     change, biases = found.change[:, :-1].reshape(identity.shape), found.change[:, -1]
-    numbers = {name: (identity + change).astype(rows.dtype), "biases": biases.astype(rows.dtype)}
-    return numbers | {"converged": np.bool_(first.converged and found.converged)}
+    return {
+        **({"gamma": first.gamma} if focal_fit else {}),
+        "temperature": first.temperature,
+        name: (identity + change).astype(logits.dtype),
+        "biases": biases.astype(logits.dtype),
+        "converged": np.bool_(first.converged and found.converged),
+    }
 
 
 def fit_loss_implied_temperature(logits, labels, *, criterion, mask, trained_gamma) -> Params:
@@ -146,8 +123,7 @@ def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
     """
     logits, labels, weight = map(np.asarray, (logits, labels, mask))
     log_probs = maps.temperature_scaling(logits, 1.0)
-    classes = log_probs.shape[1]
-    shares = np.eye(classes, dtype=weight.dtype)[labels] if labels.ndim == 1 else labels
+    shares = np.eye(logits.shape[1], dtype=weight.dtype)[labels] if labels.ndim == 1 else labels
     possible = log_probs > -np.inf
     counted = np.broadcast_to(weight[:, None], shares.shape)[possible]
     return isotonic_regression(log_probs[possible], shares[possible], counted, 1 / (counted.sum() + 2), 1)

@@ -76,9 +76,11 @@ def spectral_density(
     num_probes = checks.count("num_probes", num_probes, 2, MOST_PRODUCTS)
     steps = min(checks.count("steps", steps, 1), layout.size)
 
+    goes_on = lambda krylov: ~krylov.closed & (krylov.step < steps)  # noqa: E731
+
     def quadrature(index):
         krylov = _start(sign_probe(key, index, None, layout=layout), steps=steps)
-        krylov = iterate(_goes_on, lambda krylov: lanczos.grown(krylov, product), krylov)
+        krylov = iterate(goes_on, lambda krylov: lanczos.grown(krylov, product), krylov)
         lanczos.check_symmetric(krylov)
         return _quadrature(krylov)
 
@@ -90,10 +92,6 @@ def spectral_density(
 @functools.partial(jax.jit, static_argnames="steps")
 def _start(probe: Array, *, steps: int) -> lanczos.Krylov:
     return lanczos.krylov_start((probe / jnp.linalg.norm(probe))[None], steps=steps)
-
-
-def _goes_on(krylov: lanczos.Krylov) -> Array:
-    return ~krylov.closed & (krylov.step < krylov.coupling.shape[0])
 
 
 def _quadrature(krylov: lanczos.Krylov) -> tuple[Array, Array, Array]:

@@ -40,19 +40,22 @@ class Layout(NamedTuple):
         return jnp.dtype(jnp.float64 if jnp.dtype(jnp.float64) in self.dtypes else jnp.float32)
 
 
+of_layout = functools.partial(jax.jit, static_argnames="layout")  # a decorator
+
+
 def layout_of(tree: PyTree) -> Layout:
     """Structure, shapes and dtypes of a tree of arrays, as JAX takes them: float64 is float32 unless x64 is on."""
     leaves, treedef = jax.tree.flatten(tree)
     return Layout(treedef, tuple(leaf.shape for leaf in leaves), tuple(map(jnp.result_type, leaves)))
 
 
-@functools.partial(jax.jit, static_argnames="layout")
+@of_layout
 def ravel(tree: PyTree, layout: Layout) -> Array:
     """The tree as one vector of shape [layout.size] and dtype layout.dtype."""
     return jnp.concatenate([jnp.ravel(leaf).astype(layout.dtype) for leaf in jax.tree.leaves(tree)])
 
 
-@functools.partial(jax.jit, static_argnames="layout")
+@of_layout
 def unravel(vector: Array, layout: Layout) -> PyTree:
     """The inverse of `ravel`: leaves get back their shapes and dtypes."""
     leaves, start = [], 0
@@ -125,6 +128,11 @@ def stacked(function: Callable, count: int) -> PyTree:
     for index in range(1, count):
         rows = _placed(rows, index, function(np.int32(index)))
     return rows
+
+
+def over_rows(function: Callable, rows: Array) -> PyTree:
+    """`function` of each row, `stacked`."""
+    return stacked(lambda index: function(row_of(rows, index)), len(rows))
 
 
 @jax.jit

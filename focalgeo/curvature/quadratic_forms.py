@@ -15,9 +15,10 @@ from focalgeo.curvature.matvec import (
     checked_matvec,
     flat_matvec,
     layout_of,
+    of_layout,
     on_host,
     orthonormal_rows,
-    row_of,
+    over_rows,
     stacked,
     unravel,
 )
@@ -135,11 +136,11 @@ def sampled(form: Callable, key: Array, count: int, layout: Layout, basis: Array
     samples = on_host(stacked(lambda index: form(sign_probe(key, index, basis, layout=layout)), count))
     if basis is None:
         return samples, jax.tree.map(lambda leaf: 0, samples)
-    inside = on_host(stacked(lambda index: form(row_of(basis, index)), len(basis)))
+    inside = on_host(over_rows(form, basis))
     return samples, jax.tree.map(lambda leaf: leaf.sum(axis=0), inside)
 
 
-@functools.partial(jax.jit, static_argnames="layout")
+@of_layout
 def sign_probe(key: Array, index: Array, basis: Array | None, *, layout: Layout) -> Array:
     """The probe of this index as a flat vector; projected away from the rows of `basis`, if there is one."""
     probe = jax.random.rademacher(jax.random.fold_in(key, index), (layout.size,), layout.dtype)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo import checks, trees
-from focalgeo.curvature.matvec import MOST_PRODUCTS, Layout, flat_matvec, on_host, orthonormal_rows, row_of, stacked
+from focalgeo.curvature.matvec import MOST_PRODUCTS, Layout, flat_matvec, on_host, orthonormal_rows, over_rows
 from focalgeo.curvature.quadratic_forms import sample_mean, sampled
 from focalgeo.trees import matmul
 from focalgeo.types import Array, Estimate, PyTree
@@ -71,17 +71,13 @@ def trace(matvec, like: PyTree, key: Array | int, num_probes: int, *, method: st
         if method == "hutch++":
             sketch_key, key = jax.random.split(key)
             signs = jax.random.rademacher(sketch_key, (min(num_probes // 3, layout.size), layout.size), layout.dtype)
-            basis, count = orthonormal_rows(_each(product, signs)), num_probes - 2 * len(signs)
+            basis, count = orthonormal_rows(over_rows(product, signs)), num_probes - 2 * len(signs)
         samples, exact = sampled(lambda probe: _dot(probe, product(probe)), key, count, layout, basis)
         mean = sample_mean(samples)
         value, stderr = exact + mean.value, mean.stderr
     estimate = Estimate.by_student(value, stderr, count)
     checks.check_finite_tree("the trace", estimate[:2])
     return estimate
-
-
-def _each(product: Callable, rows: Array) -> Array:
-    return stacked(lambda index: product(row_of(rows, index)), len(rows))
 
 
 _dot = functools.partial(jnp.vdot, precision="highest")
@@ -99,9 +95,9 @@ class Subspace(NamedTuple):
 def subspace(product: Callable, key: Array, rows: int, layout: Layout) -> Subspace:
     """So many rows, from Gaussian vectors, whose directions are uniform in any subspace."""
     vectors = jax.random.normal(key, (rows, layout.size), layout.dtype)
-    products = _each(product, vectors)
+    products = over_rows(product, vectors)
     basis = orthonormal_rows(products)
-    return Subspace(vectors, products, basis, _each(product, basis))
+    return Subspace(vectors, products, basis, over_rows(product, basis))
 
 
 class Compressed(NamedTuple):
@@ -129,9 +125,9 @@ def value_and_stderr(space: Subspace) -> tuple[Array, Array]:
     cover as they should. Where a vector hardly leaves Q_i, the second term divides rounding by a small length: how far
     that may go is added to the error.
     """
-    unit = trees.power_of_two(space.products)  # so that squares neither overflow nor vanish
-    products, basis_products = space.products / unit, space.basis_products / unit
-    vectors, basis = space.vectors, space.basis
+    vectors, products, basis, basis_products = space
+    unit = trees.power_of_two(products)  # so that squares neither overflow nor vanish
+    products, basis_products = products / unit, basis_products / unit
     small = Compressed(
         matmul(basis, basis_products.T),
         matmul(vectors, basis.T),

@@ -26,20 +26,18 @@ def joined(data: Dataset) -> Dataset:
     from sklearn.neighbors import NearestNeighbors  # heavy, and only graphs need it
 
     parts = {part: getattr(data, part) for part in ("train", "val", "test")}
-    x, y = (np.concatenate(leaves) for leaves in zip(*parts.values(), strict=True))
+    x, y = map(np.concatenate, zip(*parts.values(), strict=True))
     if y.ndim > 1 or len(y) <= NEIGHBOURS:
         raise InputError(f"{data.name} makes no graph: name a data set of more than {NEIGHBOURS} examples, no trees")
-    features = _tf_idf(x, len(data.vocabulary)) if data.vocabulary else _scaled(x)
-    metric = "cosine" if data.vocabulary else "euclidean"  # from a post without words no other is far, by Euclid's
+    if data.vocabulary:  # from a post without words no other is far, by Euclid's
+        features, metric = _tf_idf(x, len(data.vocabulary)), "cosine"
+    else:
+        features, metric = x.reshape(len(x), -1).astype(np.float32) / np.float32(np.abs(x).max() or 1), "euclidean"
     nearest = NearestNeighbors(n_neighbors=NEIGHBOURS, metric=metric).fit(features).kneighbors(return_distance=False)
     x = np.concatenate([features, nearest], axis=1, dtype=np.float32)[None]
     places = np.repeat(list(parts), [len(split.y) for split in parts.values()])
     splits = {part: Split(x, np.where(places == part, y, np.int32(-1))[None]) for part in parts}
     return data._replace(name=f"graph:{data.name}", vocabulary=(), features=None, **splits)
-
-
-def _scaled(x: np.ndarray) -> Float32[np.ndarray, "examples features"]:
-    return x.reshape(len(x), -1).astype(np.float32) / np.float32(np.abs(x).max() or 1)
 
 
 def _tf_idf(ids: np.ndarray, words: int) -> Float32[np.ndarray, "posts words"]:

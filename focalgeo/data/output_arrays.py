@@ -98,9 +98,9 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
         outputs = outputs._replace(classes=outputs.classes[::-1], logits=outputs.logits[:, ::-1])
     if keys.multilabel:
         return _of_two_classes(_of_labels(outputs, where))
-    if outputs.labels is not None and outputs.labels.shape == outputs.logits.shape and is_one_hot(outputs.labels):
+    if np.shape(outputs.labels) == outputs.logits.shape and is_one_hot(outputs.labels):
         outputs = outputs._replace(labels=outputs.labels.argmax(axis=1))
-    if outputs.labels is not None and outputs.labels.shape == outputs.index.shape:
+    if np.shape(outputs.labels) == outputs.index.shape:
         if keys.ignored:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
             arrays = {
@@ -273,11 +273,10 @@ def _numbers(frames, where):
     """Columns of numbers, or one of lists, as float64 [rows, columns], or [rows] of one that is not numbered."""
     frame, index = pandas.concat(frames, axis=1), frames[0].index
     first = frame.columns[0]
-    is_numbered = frame.shape[1] > 1 and _NUMBERED.fullmatch(first)
     if isinstance(frame.iat[0, 0], (list, np.ndarray)):
         columns = zip_longest(*frame[first])
         frame = pandas.DataFrame({f"{first}[{number}]": column for number, column in enumerate(columns)}, index)
-    elif is_numbered and len(frames) == 1:  # in order, none missing
+    elif len(frames) == 1 and frame.shape[1] > 1 and _NUMBERED.fullmatch(first):  # in order, none missing
         names = [_NUMBERED.sub(rf"\1_{number}", first) for number in range(frame.shape[1])]
         if {*names} != {*frame}:
             raise InputError(

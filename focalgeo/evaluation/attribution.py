@@ -11,6 +11,7 @@ from jax.tree_util import Partial
 from jaxtyping import Float, Int
 
 from focalgeo import curvature, parallel
+from focalgeo.calibration.binning import of_label
 from focalgeo.evaluation.curvature import Curvature, Problem, count_examples, on_device
 from focalgeo.rows import AttributionPart, Diagnostic, Row, Trace, finite
 from focalgeo.trees import at_highest
@@ -88,7 +89,7 @@ def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split
         means = {"share_raised": of_loss.raised.mean(), "share_negative": of_loss.negative.mean()}
         means |= {"mean_weight": weights[name]} if name in weights else {}
         rows += [Diagnostic(mean, value, loss=name, **of_split) for mean, value in means.items()]
-    return [finite(row) for row in rows]
+    return [*map(finite, rows)]
 
 
 def make_form(problem: Problem, split: Collection[str]) -> Callable:
@@ -158,9 +159,16 @@ def compare(
 
     Source: Kimura & Naganuma, arXiv 2405.00442, section 3: the curvature that Eq. 28 gives for a constant weight.
     """
-    gradient, plain = (_gradient(function, logits, labels) for function in (loss, reference))
-    second, plain_second = (_second_derivative(function, logits, labels) for function in (loss, reference))
-    numerator, denominator = (jnp.take_along_axis(z, labels[:, None], axis=-1)[:, 0] for z in (gradient, plain))
+    true_logit = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+
+    def derivatives(function):
+        """The gradient [examples, classes] in the logits, and the second derivative [examples] in the true one."""
+        gradient = jax.grad(lambda point: jnp.sum(function(point, labels)))
+        slope = lambda point: jax.jvp(lambda z: function(z, labels), (point,), (true_logit,))[1]  # noqa: E731
+        return gradient(logits), jax.jvp(slope, (logits,), (true_logit,))[1]
+
+    (gradient, second), (plain, plain_second) = map(derivatives, (loss, reference))
+    numerator, denominator = (of_label(z, labels) for z in (gradient, plain))
     # Cross-entropy's is p_y - 1: where it underflows the example has no curvature left to weigh.
     gone = denominator == 0
     weight = jnp.where(gone, 0, numerator / jnp.where(gone, 1, denominator))
@@ -178,17 +186,3 @@ def compare(
 def constant_weight(loss: Callable, reference: Callable, logits: Array, labels: Array) -> Array:
     """The loss w * cross_entropy with w, the ratio of both gradients in the true logit, a constant to derivatives."""
     return compare(loss, reference, jax.lax.stop_gradient(logits), labels).weight * reference(logits, labels)
-
-
-def _gradient(loss: Callable, logits: Array, labels: Array) -> Array:
-    return jax.grad(lambda point: jnp.sum(loss(point, labels)))(logits)
-
-
-def _second_derivative(loss: Callable, logits: Array, labels: Array) -> Array:
-    """[examples]: of each example's loss in its true logit."""
-    true_logit = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
-
-    def slope(point):
-        return jax.jvp(lambda z: loss(z, labels), (point,), (true_logit,))[1]
-
-    return jax.jvp(slope, (logits,), (true_logit,))[1]

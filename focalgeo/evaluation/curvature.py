@@ -176,9 +176,11 @@ def density_rows(
     n, rows = count_examples(problem), []
     for name, density in densities.items():
         shares = jax.device_get(curvature.share_in_bins(density, edges))
-        of_loss = {"probes": num_probes, "products": density.num_matvecs, "n": n, "split": split, "loss": name}
         bins = zip(shares.value, shares.stderr, range(NUM_BINS), edges[:-1], edges[1:], strict=True)
-        rows += [finite(DensityBin("spectral_density", *numbers, **of_loss)) for numbers in bins]
+        rows += [
+            finite(DensityBin("spectral_density", *numbers, num_probes, density.num_matvecs, n, split, name))
+            for numbers in bins
+        ]
     return rows
 
 

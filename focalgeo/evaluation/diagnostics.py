@@ -105,8 +105,7 @@ def _of_examples(forward, variables, batches):
 
 def _judge(logits: Array, labels: Array, gradient_norm: Array) -> Diagnosis:
     log_probs = calibration.temperature_scaling(logits, 1.0)
-    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    nll = -jnp.sum(jnp.where(is_true, log_probs, 0), axis=-1)
+    nll = -jnp.sum(log_probs, axis=-1, where=jax.nn.one_hot(labels, logits.shape[-1], dtype=bool))
     terms = jnp.where(log_probs > -jnp.inf, jnp.exp(log_probs) * log_probs, 0)
     return Diagnosis(
         nll=nll,
@@ -121,8 +120,7 @@ def _judge(logits: Array, labels: Array, gradient_norm: Array) -> Diagnosis:
 def _norm(vectors: Array) -> Array:
     """Euclidean norm over the last axis, taken of multiples of the largest entry, whose squares do not underflow."""
     largest = jnp.max(jnp.abs(vectors), axis=-1)
-    unit = jnp.where(largest > 0, largest, 1)
-    return largest * jnp.linalg.norm(vectors / unit[..., None], axis=-1)
+    return largest * jnp.linalg.norm(vectors / jnp.where(largest > 0, largest, 1)[..., None], axis=-1)
 
 
 def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[Row]:
@@ -147,8 +145,8 @@ def diagnosis_rows(diagnosis: Diagnosis, *, split: str, num_bins: int) -> list[R
             HistogramBin(f"{name}_histogram", counts[k] / total, k, edges[k], edges[k + 1], n=total, split=split)
             for k in np.flatnonzero(counts)
         ]
-    weight = np.ones_like(diagnosis.confidence)
-    bins = _equal_width(diagnosis.confidence, diagnosis.correct, weight, num_bins)
+    confidence = diagnosis.confidence
+    bins = _equal_width(confidence, diagnosis.correct, np.ones_like(confidence), num_bins)
     return [*map(finite, rows), *reliability_rows(bins, split=split, total=total)]
 
 

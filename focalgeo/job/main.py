@@ -31,8 +31,9 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     config, workdir = preparation.check_config(config), Path(workdir)
     members = of_shard(make_members(config), shard)
     parallel.connect()
-    command = {**config.to_dict(), "shard": shard}
-    parallel.check_equal("config", command, mend="give the same command and config on every host")
+    parallel.check_equal(
+        "config", {**config.to_dict(), "shard": shard}, mend="give the same command and config on every host"
+    )
     how = parallel.broadcast("workdir", lambda: start.check_workdir(workdir, config, shard))
     prepared = preparation.prepare(config)
     parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
@@ -114,9 +115,9 @@ def _evaluate(workdir, prepared, members, left, states, at_once, predict):
     predictions = _predict(prepared.dataset, states, predict, trained, at_once)
     say("calibrating")
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # a member's numbers are those that it has alone
-        by_first = trained if files.is_first() else ()
         calibrated = {
-            index: pool.submit(measurement.calibrate, members[index], predictions[index]) for index in by_first
+            index: pool.submit(measurement.calibrate, members[index], predictions[index])
+            for index in (trained if files.is_first() else ())
         }
     share = (time.perf_counter() - began) / len(left)
     for index in left:

@@ -346,17 +346,19 @@ def make_pipeline(config, dataset: Dataset, seeds: Sequence[int]) -> Pipeline:
     make_batch = partial(data.make_batch, augmentation=augmentation, normalise=normalisation(config, train))
 
     def specs(epoch, start):
-        of_stream = partial(
-            data.batch_specs,
-            train,
-            batch_size=config.optimizer.batch_size,
-            epoch=epoch,
-            start=start,
-            augmentation=augmentation,
-            multiple_of=parallel.device_count(),
+        streams = (
+            data.batch_specs(
+                train,
+                batch_size=config.optimizer.batch_size,
+                seed=seed,
+                epoch=epoch,
+                start=start,
+                augmentation=augmentation,
+                multiple_of=parallel.device_count(),
+            )
+            for seed in seeds
         )
-        for of_streams in zip(*(of_stream(seed=seed) for seed in seeds), strict=True):
-            yield stack(of_streams)
+        return map(stack, zip(*streams, strict=True))
 
     if 2 * (train.x.nbytes + train.y.nbytes) <= free:
         of_rows = partial(make_batch, shape=train.x.shape[1:])

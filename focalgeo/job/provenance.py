@@ -35,9 +35,8 @@ def of_program(command: Sequence[str], *packages: str) -> dict[str, Any]:
 
 def _git_commit() -> str:
     """The commit of the source tree, with a + where its Python files have changes; "unknown" where it is installed."""
-    here = Path(__file__).parent
     # reads only: a lock would stay behind where the process is killed
-    git = ["git", "--no-optional-locks", "-C", here]
+    git = ["git", "--no-optional-locks", "-C", Path(__file__).parent]
     try:
         commit = subprocess.check_output(
             [*git, "rev-parse", "--short=12", "HEAD"], text=True, timeout=10, stderr=subprocess.DEVNULL

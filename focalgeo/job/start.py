@@ -117,8 +117,7 @@ def started(config, members: Sequence[Member], states: TrainState) -> TrainState
         if name not in names:
             raise InputError(f"config.start.run is {run}: it has no member {name}; it has {', '.join(names[:3])}")
         places.append(names.index(name))
-    read = checkpoint.read(path)
-    parts = [read[part] for part in ("params", "model_state", "opt_state")]
+    parts = operator.itemgetter("params", "model_state", "opt_state")(checkpoint.read(path))
     params, statistics, opt_state = jax.tree.map(lambda leaf: leaf[places], parts)
     for name in modules:
         if name not in states.params:

@@ -30,8 +30,9 @@ def train(
 
     def restore() -> tuple:
         nonlocal begins_with
-        newest = checkpoint.restore_latest(folder, states)
-        newest = newest or checkpoint.Checkpoint(start.begun(config, workdir, members, states), {})
+        newest = checkpoint.restore_latest(folder, states) or checkpoint.Checkpoint(
+            start.begun(config, workdir, members, states), {}
+        )
         begins_with = newest.state
         return newest[1:]
 
@@ -169,18 +170,19 @@ def make_adapt(predict: Callable, trace: Callable) -> Callable:
         return losses.adafocal_update(adafocal, confidence, jnp.argmax(logits, axis=-1) == labels)
 
     def adapted(states: TrainState, epoch: int) -> TrainState:
-        values, best = states.loss_values, states.best
+        before, best = states.loss_values, states.best
+        values = dict(before)
         if "epoch" in values:
-            values = {**values, "epoch": np.full_like(values["epoch"], epoch)}
+            values["epoch"] = np.full_like(values["epoch"], epoch)
         if "trace" in values:
-            values = {**values, "trace": trace(states, epoch)}
+            values["trace"] = trace(states, epoch)
             if epoch > 0:
-                values["trace_penalty"] = penalties.steered_weight(values, before=states.loss_values["trace"])
+                values["trace_penalty"] = penalties.steered_weight(values, before=before["trace"])
         if epoch > 0 and ("adafocal" in values or best is not None):
             predicted = predict(states)
             if "adafocal" in values:
-                before = jax.device_get(values["adafocal"])
-                values = {**values, "adafocal": moved(before, predicted.logits, predicted.labels)}
+                gammas = jax.device_get(before["adafocal"])
+                values["adafocal"] = moved(gammas, predicted.logits, predicted.labels)
             best = best and loop.best_after_epoch(states, epoch, predicted)
         return states._replace(loss_values=values, best=best)
 

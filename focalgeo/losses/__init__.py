@@ -36,7 +36,7 @@ from focalgeo.losses.focal import (
 from focalgeo.losses.kernel import mmce, weighted_mmce
 from focalgeo.types import Array, InputError, PyTree
 
-LOSSES: dict[str, Callable[..., Array]] = {
+LOSSES = {
     function.__name__: function
     for function in (
         cross_entropy,
@@ -52,10 +52,10 @@ LOSSES: dict[str, Callable[..., Array]] = {
     )
 }
 
-PENALTIES: dict[str, Callable[..., Array]] = {"mmce": mmce, "weighted_mmce": weighted_mmce}
+PENALTIES = {"mmce": mmce, "weighted_mmce": weighted_mmce}
 
 # every name that config.loss.name may have -> the loss of LOSSES that is trained with
-FUNCTIONS: dict[str, str] = (
+FUNCTIONS = (
     {name: name for name in LOSSES}
     | dict.fromkeys(POLICIES, "sample_dependent_focal_loss")
     | dict.fromkeys(SCHEDULES, "scheduled_focal_loss")

@@ -32,14 +32,14 @@ def _just_below(threshold):
 
 
 # fla: the paper, .19 and right-closed; flsd: the authors' code, .2 and left-closed, where fla_532 is called flsd_52.
-POLICIES: dict[str, Policy] = {
+POLICIES = {
     "fla_53": Policy((0.19,), (5.0, 3.0)),
     "fla_532": Policy((0.19, 0.5), (5.0, 3.0, 2.0)),
     "flsd_53": Policy((_just_below(0.2),), (5.0, 3.0)),
     "flsd_52": Policy((_just_below(0.2), _just_below(0.5)), (5.0, 3.0, 2.0)),
 }
 
-SCHEDULES: dict[str, Schedule] = {
+SCHEDULES = {
     "fls_532": Schedule((100, 250), (5.0, 3.0, 2.0)),
     "fls_531": Schedule((100, 250), (5.0, 3.0, 1.0)),
 }
@@ -229,10 +229,10 @@ def adafocal_update(
     order = jnp.argsort(jnp.where(mask, confidence, jnp.inf))
     confidence, correct, mask = confidence[order], correct[order], mask[order]
     num_bins = state.gammas.size
-    small, larger = jnp.sum(mask) // num_bins, jnp.sum(mask) % num_bins  # so many first bins hold one sample more
-    rank, ahead = jnp.arange(confidence.size), larger * (small + 1)
-    behind = larger + (rank - ahead) // jnp.maximum(small, 1)
-    bins = jnp.where(mask, jnp.where(rank < ahead, rank // (small + 1), behind), num_bins)
+    step = jnp.arange(1, num_bins + 1)
+    small, larger = jnp.divmod(jnp.sum(mask), num_bins)  # so many first bins hold one sample more
+    ends = step * small + jnp.minimum(step, larger)
+    bins = jnp.where(mask, jnp.searchsorted(ends, jnp.arange(confidence.size), side="right"), num_bins)
 
     def total(values):
         return jax.ops.segment_sum(values, bins, num_segments=num_bins + 1)[:-1]

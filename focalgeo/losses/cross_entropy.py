@@ -15,6 +15,7 @@ from focalgeo.losses.log_odds import (
     behind_rival,
     class_numbers,
     difference,
+    hot,
     labelled_rows,
     log_rest,
     margins,
@@ -79,7 +80,7 @@ def label_smoothed_cross_entropy(
     smoothing = jnp.asarray(checks.number_array("smoothing", smoothing, labels.shape), logits.dtype)
     margin = margins(logits, labels)
     classes = jnp.sum(~jnp.isneginf(logits), axis=-1, dtype=logits.dtype)
-    none = jnp.isneginf(logits) | jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    none = jnp.isneginf(logits) | hot(labels, logits)
     leads = jnp.where(none, 0, margin.gap[..., None] - margin.lag)  # over the other classes that can be
     loss, lead = softplus(log_rest(margin) - margin.gap), jnp.sum(leads / classes[..., None], axis=-1)
     return jnp.where(jnp.isposinf(loss), loss, difference(loss + smoothing * lead, jnp.zeros_like(loss)))

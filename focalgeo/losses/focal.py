@@ -1,6 +1,5 @@
 """Focal loss per example; with a gamma of either sign; the dual focal loss; and the bound that focal loss has."""
 
-import jax
 import jax.numpy as jnp
 
 from focalgeo import checks
@@ -10,6 +9,7 @@ from focalgeo.losses.log_odds import (
     Numbers,
     PerExample,
     SoftLabels,
+    hot,
     labelled_rows,
     log_rest,
     margins,
@@ -169,11 +169,10 @@ def dual_focal_loss(logits: Logits, labels: Labels, gamma: Numbers) -> PerExampl
 
 
 def _share_of_next(logits, margin, rest, labels):
-    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    is_true = hot(labels, logits)
     below = ~jnp.isneginf(logits) & (logits < jnp.sum(jnp.where(is_true, logits, 0), axis=-1, keepdims=True))
     nearest = jnp.argmax(jnp.where(below, logits, -jnp.inf), axis=-1)
-    is_next = below & jax.nn.one_hot(nearest, logits.shape[-1], dtype=bool)
-    lag = jnp.sum(jnp.where(is_next, margin.lag, 0), axis=-1)
+    lag = jnp.sum(jnp.where(below & hot(nearest, logits), margin.lag, 0), axis=-1)
     return jnp.where(jnp.any(below, axis=-1), jnp.exp(lag - rest), 0)
 
 

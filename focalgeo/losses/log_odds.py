@@ -93,7 +93,7 @@ def over_labels(loss: Callable, logits: Logits, labels: Labels | SoftLabels) -> 
 def margins(logits: Logits, labels: Labels) -> Margins:
     """Differences between the logits and the strongest of the classes that are not the true one."""
     (logits,) = checks.floats(logits)
-    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    is_true = hot(labels, logits)
     rival = jnp.argmax(jnp.where(is_true, -jnp.inf, logits), axis=-1)
     rival = jnp.where(is_true[..., 0] & (rival == 0), 1, rival)  # where no other class can be
     # of labels and logits sharded otherwise the sum is sharded as both
@@ -101,6 +101,11 @@ def margins(logits: Logits, labels: Labels) -> Margins:
     rival_logit = above_infinity(true_and_rival[..., 1])
     lag = jnp.where(is_true, -jnp.inf, logits - rival_logit[..., None])
     return Margins(difference(true_and_rival[..., 0], rival_logit), lag, rival)
+
+
+def hot(classes: Array, rows: Array) -> Array:
+    """Where the class is, bool [..., classes], of a class [...] for each row."""
+    return jax.nn.one_hot(classes, rows.shape[-1], dtype=bool)
 
 
 def _taken(rows, places):
@@ -161,8 +166,7 @@ def _difference_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array])
 
 def behind_rival(margin: Margins) -> Array:
     """Lags of the classes behind the rival, [..., classes]; -inf at the rival, whose derivative would only round."""
-    is_rival = jax.nn.one_hot(margin.rival, margin.lag.shape[-1], dtype=bool)
-    return jnp.where(is_rival, -jnp.inf, margin.lag)
+    return jnp.where(hot(margin.rival, margin.lag), -jnp.inf, margin.lag)
 
 
 def log_rest(margin: Margins) -> Array:
@@ -193,7 +197,7 @@ def _every_log_odds(logits):
     Only the largest outweighs all others: it is taken out of their sums, as the rival there, and then each of them.
     """
     top = jnp.argmax(logits, axis=-1)
-    is_top = jax.nn.one_hot(top, logits.shape[-1], dtype=bool)
+    is_top = hot(top, logits)
     lag = logits - jnp.sum(jnp.where(is_top, logits, 0), axis=-1, keepdims=True)
     share = jnp.exp(jnp.where(is_top, -jnp.inf, lag))
     others = jnp.log1p(jnp.sum(share, axis=-1, keepdims=True) - share)

@@ -65,8 +65,7 @@ def embed(module: WordNetwork, words: Array) -> Array:
     """
     size = module.embedding_size
     layer = nn.Embed(module.vocabulary_size, size, dtype=module.dtype, embedding_init=module.embedding_init)
-    vectors = layer(words)
-    return jnp.where((words != 0)[..., None], vectors, 0)
+    return jnp.where((words != 0)[..., None], layer(words), 0)
 
 
 def check_trees(x: Array) -> None:

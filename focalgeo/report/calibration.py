@@ -33,9 +33,8 @@ from focalgeo.report.selection import (
 )
 from focalgeo.report.style import rounded, short
 from focalgeo.rows import LEAST_EXAMPLES, Metric, Title, select
-from focalgeo.types import METRIC_OF
+from focalgeo.types import METRIC_OF, OF_CLASS_ONE
 
-_OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
 LEVEL = 0.05  # two-sided, of the score test, or of one difference alone
 
@@ -63,9 +62,7 @@ def metric_table(
             continue
         best = (min if title.best == "low" else max)(rows, key=lambda column: rows[column].value)
         pairs = [run.difference(name, split, best, other) for other in competing if other in rows and other != best]
-        is_finding = (
-            title.best != "middle" and bool(pairs) and all(finding(pair, title.best) == "better" for pair in pairs)
-        )
+        is_finding = title.best != "middle" and {finding(pair, title.best) for pair in pairs} == {"better"}
         titles.append((title.title, title.note or title.unit))
         cells.append([metric_cell(rows.get(column), title, best=is_finding and column == best) for column in columns])
     return Table(
@@ -194,7 +191,7 @@ def bold_words(run: Run, split: str) -> Markup:
     return say(
         "bold",
         criterion=criterion_title(run.criterion),
-        kept=all(run.methods.get(column.method, {}).get("keeps_class") for column in run.columns(split)),
+        kept=all(run.entry(f"methods.{column.method}.keeps_class") for column in run.columns(split)),
     )
 
 
@@ -325,7 +322,7 @@ def _two_classes(run, split, opening):
         "ece": ECE._replace(title="Top-label ECE", note="probability of the predicted class"),
         "class1_ece": ECE._replace(title="Class-1 ECE", note="P(1), whatever is predicted"),
     }
-    titles |= {name: title for name, title in run.metrics.items() if name in _OF_CLASS_ONE}
+    titles |= {name: title for name, title in run.metrics.items() if name in OF_CLASS_ONE}
     columns = run.column_of_each(split)
     lines = [
         Line(run.fitted_title(of), "", [metric_cell(run.metric(of, name, split), titles[name]) for name in titles])

@@ -97,7 +97,21 @@ def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         path,
         f"{run.data_title or 'A run'}: {run.loss}",
         [
-            *_method_sections(run),
+            calibration.reliability_section(run, "test"),
+            Section(
+                "Before and after calibration",
+                tables=[calibration.metric_table(run, "test", "Test split")],
+                notes=calibration.bold_words(run, "test") + say("intervals_of_run", run=run),
+                parts=[
+                    Section(
+                        "The same on the validation split, on which the methods were fitted (optimistic)",
+                        tables=[calibration.metric_table(run, "val", "Validation split")],
+                        folded=True,
+                    )
+                ],
+            ),
+            calibration.difference_section(run, "test"),
+            calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
             *_training_sections(run.rows),
             calibration.search_section(run, search),
             _curvature_section(run.rows),
@@ -155,26 +169,6 @@ def _compared(run, first, others):
     )
 
 
-def _method_sections(run: Run) -> list[Section]:
-    return [
-        calibration.reliability_section(run, "test"),
-        Section(
-            "Before and after calibration",
-            tables=[calibration.metric_table(run, "test", "Test split")],
-            notes=calibration.bold_words(run, "test") + say("intervals_of_run", run=run),
-            parts=[
-                Section(
-                    "The same on the validation split, on which the methods were fitted (optimistic)",
-                    tables=[calibration.metric_table(run, "val", "Validation split")],
-                    folded=True,
-                )
-            ],
-        ),
-        calibration.difference_section(run, "test"),
-        calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
-    ]
-
-
 def _training_sections(rows: Rows) -> list[Section]:
     courses = [
         Panel(f"training_{name}", title, row_figures.course(rows, name))
@@ -217,16 +211,15 @@ def _training_sections(rows: Rows) -> list[Section]:
 
 def _curvature_section(rows: Rows) -> Section:
     """Two losses side by side: largest eigenvalue and trace, the spectrum, and the parts of each."""
-    lines, drawn = [], []
-    for name, (kind, _) in row_figures.ESTIMATES.items():
-        title = TITLES[name].title
-        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
-        drawn += [
-            Panel(f"curvature_{name}", title, row_figures.estimates(rows, name)),
-            Panel(f"training_{name}", f"{title} while training", row_figures.curvature_course(rows, name)),
-        ]
+    lines, drawn, estimates = [], [], row_figures.ESTIMATES
     for name, (title, *_) in TITLES.items():
-        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, Sharpness, name)]
+        kind, _ = estimates.get(name, (Sharpness, ""))
+        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
+        if name in estimates:
+            drawn += [
+                Panel(f"curvature_{name}", title, row_figures.estimates(rows, name)),
+                Panel(f"training_{name}", f"{title} while training", row_figures.curvature_course(rows, name)),
+            ]
     splits = splits_of(select(rows, AttributionPart, epoch=None))
     told = "val" if "val" in splits else next(iter(splits), "")
     return Section(

@@ -60,7 +60,7 @@ def write_list(folder: records.Workdir) -> Path:
             settings = sections.settings(manifest.get("config", {}))
             kind, _, headline = page.kind_of(run)
             runs.append((manifest.get("created", ""), kind, name, run, settings, headline(run)))
-        except (AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
             unreadable.append(
                 Section(short(str(name), 120), say("listed", what="cannot be read", text=short(str(error), 500)))
             )
@@ -109,8 +109,8 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         InputError: a workdir is missing or corrupt, is no part of the same sweep, two hold the same member, or `out` is
             in use.
     """
-    folders, out = [Path(folder) for folder in folders], Path(out)
-    manifests = [records.read_manifest(folder) for folder in folders]
+    folders, out = list(map(Path, folders)), Path(out)
+    manifests = list(map(records.read_manifest, folders))
     if not records.is_empty(out) and _MERGED not in records.read_manifest(out):
         raise InputError(f"--out={out} holds something else; name a new folder")
     rows, members, axes, first = [], {}, [sweep.axes_of(Run((), manifest)) for manifest in manifests], manifests[0]

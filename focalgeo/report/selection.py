@@ -47,7 +47,11 @@ class Run(NamedTuple):
 
     def setting(self, name: str) -> Any:
         """Return a field of the config by its dotted name, such as "evaluation.num_bins"; None where there is none."""
-        value = self.manifest.get("config", {})
+        return self.entry(f"config.{name}")
+
+    def entry(self, name: str) -> Any:
+        """Return an entry of the manifest by its dotted name, such as "data.classes"; None where there is none."""
+        value = self.manifest
         for key in name.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
@@ -60,7 +64,7 @@ class Run(NamedTuple):
     @property
     def criterion(self) -> str:
         """By which the methods shown are fitted where they can be; what NLL fits is steadier than by an ECE."""
-        return self.manifest.get("calibration", {}).get("criterion", CRITERION)
+        return self.entry("calibration.criterion") or CRITERION
 
     @property
     def metrics(self) -> dict[str, Title]:
@@ -70,7 +74,7 @@ class Run(NamedTuple):
     @property
     def data_title(self) -> str:
         """The data set's name, of a path its last part alone: "newsgroups:/data/20news.tar.xz" is "20news"; or ""."""
-        name = self.manifest.get("data", {}).get("name", "")
+        name = self.entry("data.name") or ""
         return short(PurePath(name).name.split(".")[0] if "/" in name else name)
 
     @property
@@ -79,14 +83,14 @@ class Run(NamedTuple):
         name = self.setting("loss.name")
         if not name:
             return "an unnamed loss"
-        gamma = self.setting("loss.gamma") if "gamma" in self.manifest.get("loss_values", ()) else None
+        gamma = self.setting("loss.gamma") if "gamma" in (self.entry("loss_values") or ()) else None
         numbers = {"γ": gamma, "trace penalty": self.setting("loss.trace_penalty") or None}
         values = [f"{title}\u00a0=\u00a0{plain(value)}" for title, value in numbers.items() if value is not None]
         return ", ".join([loss_title(short(name)), *values])
 
     def at_chance(self) -> list[Metric]:
         """Return the test accuracies as trained that cannot be told from guessing, of K classes from 1 / K."""
-        classes = len(self.manifest.get("data", {}).get("classes", ()))
+        classes = len(self.entry("data.classes") or ())
         return [
             row
             for row in select(self.rows, Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
@@ -95,7 +99,7 @@ class Run(NamedTuple):
 
     def method_title(self, column: Column) -> str:
         """Return the title of a column's method, such as "Temperature scaling"."""
-        return self.methods.get(column.method, {}).get("title") or column.method.replace("_", " ").capitalize()
+        return self.entry(f"methods.{column.method}.title") or column.method.replace("_", " ").capitalize()
 
     def fitted_title(self, column: Column) -> str:
         """Return the title of what was fitted: that of temperature scaling where a focal map came to gamma 0."""

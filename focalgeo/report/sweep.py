@@ -370,11 +370,12 @@ def _shares_stopped(sweep):
     """Return head -> members stopped, members, Wilson's interval in %; and Fisher's p of the first and last value."""
     from scipy.stats import binomtest, fisher_exact  # slow to import, and most sweeps need none of it
 
-    shares, accuracy = {}, {"name": "accuracy", "split": "test", "method": UNCALIBRATED}
+    shares = {}
     for head, value in zip(sweep.heads, sweep.values, strict=True):
-        rows = [row for line in sweep.lines for row in sweep.rows.get((line, value), ())]
+        rows = [row for line in sweep.lines for row in sweep.rows[line, value]]
         stopped = {member_text(row) for row in select(rows, Scalar, name="stopped")}
-        members = stopped | {member_text(row) for row in select(rows, Metric, **accuracy)}
+        accuracies = select(rows, Metric, name="accuracy", split="test", method=UNCALIBRATED)
+        members = stopped | {member_text(row) for row in accuracies}
         if members:
             share = binomtest(len(stopped), len(members)).proportion_ci(method="wilson")
             shares[head] = len(stopped), len(members), style.interval(100 * share.low, 100 * share.high, 0)

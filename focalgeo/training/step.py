@@ -48,8 +48,7 @@ def make_step(
 
         def network(params, batch=batch):
             variables, mutable = {"params": params, **state.model_state}, list(state.model_state)
-            rngs = {"dropout": noise}
-            return apply(variables, batch.x, train=True, mask=batch.mask, mutable=mutable, rngs=rngs)
+            return apply(variables, batch.x, train=True, mask=batch.mask, mutable=mutable, rngs={"dropout": noise})
 
         def objective(params):
             logits, model_state, penalty = outputs(network, params, batch, noise, state.loss_values)
@@ -74,9 +73,9 @@ def make_step(
         updates, opt_state = tx.update(gradient, state.opt_state, state.params, **swept)
         updates = jax.tree.map(lambda leaf: state.learning_rate * leaf, updates)
         params = optax.apply_updates(state.params, updates)
-        norms = {"gradient_norm": trees.norm(gradient), "parameter_norm": trees.norm((params, model_state))}
+        sums |= {"gradient_norm": trees.norm(gradient), "parameter_norm": trees.norm((params, model_state))}
         new = state._replace(step=state.step + 1, params=params, model_state=model_state, opt_state=opt_state)
-        return new, sums | norms
+        return new, sums
 
     return step
 
