@@ -30,6 +30,14 @@ def test_five_in_a_hundred_calibrated_models_leave_their_band():
     assert 0.036 <= np.mean([curve.leaves for curve in found]) <= 0.064
 
 
+def test_the_band_of_probabilities_down_to_0_says_something():
+    """Near 0 nearly all draws agree on 0, and the few that do not must not set the width everywhere."""
+    random = np.random.default_rng(3)
+    confidence = random.random(500)
+    found = report.calibration_curve(confidence, random.random(500) < confidence)
+    assert np.mean(found.high - found.low) < 0.45
+
+
 def test_the_curve_is_the_isotonic_regression_and_one_too_sure_leaves_its_band():
     random = np.random.default_rng(2)
     confidence = random.random(3000) / 2 + 0.5

@@ -16,7 +16,7 @@ from focalgeo.report.style import COLOURS, colour_of, new_axes, percentages, rib
 from focalgeo.types import InputError, count, shown
 
 MOST_CELLS = 2000  # of an isotonic curve: more examples share cells of nearly one confidence
-LEAST = 1e-3  # half-width of an interval: where all draws agree it would be 0
+LEAST = 0.5  # half-width of an interval, by the root of the examples: where nearly all draws agree it would be 0
 SHARE = 0.95  # of the curves of calibrated models that lie within the band
 
 
@@ -79,7 +79,8 @@ def calibration_curve(
     curves = np.array([curve(rates) for rates in draws])
     # the second half, as the model's own curve, is new to the quantiles, which are of the first
     low, middle, high = np.quantile(curves[: num_resamples // 2], [0.025, 0.5, 0.975], axis=0)
-    below, above = np.maximum(middle - low, LEAST), np.maximum(high - middle, LEAST)
+    least = LEAST / len(order) ** 0.5
+    below, above = np.maximum(middle - low, least), np.maximum(high - middle, least)
     away = curves[num_resamples // 2 :] - middle
     furthest = np.sort(np.maximum(away / above, -away / below).max(axis=1))
     reach = furthest[min(int(np.ceil(SHARE * (len(away) + 1))), len(away)) - 1]
