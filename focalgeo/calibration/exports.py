@@ -80,11 +80,14 @@ def _added(function, like, inputs, add):
     for equation in traced.jaxpr.eqns:
         name, params, atoms = equation.primitive.name, equation.params, equation.invars
         arguments = [np.asarray(atom.val) if isinstance(atom, core.Literal) else values[atom] for atom in atoms]
-        inner = _REWRITTEN.get(name) or ("call_jaxpr" in params and core.jaxpr_as_fun(params["call_jaxpr"]))
+        inner = _REWRITTEN.get(name) or getattr(params.get("_prim"), "expand", None)  # from jax 0.12 on, of searches
+        if "call_jaxpr" in params:
+            inner = core.jaxpr_as_fun(params["call_jaxpr"])
         if inner:
             results = _added(inner, [atom.aval for atom in atoms], arguments, add)
         elif all(map(_is_array, arguments)):
-            results = [equation.primitive.bind(*arguments, **params)]
+            found = equation.primitive.bind(*arguments, **params)
+            results = found if equation.primitive.multiple_results else [found]
         else:
             steps = [add("constant", array=_plain(value)) if _is_array(value) else value for value in arguments]
             results = [_step(name.removesuffix("_to"), params, equation, steps, add)]
