@@ -39,7 +39,10 @@ def write_archive(path, files, **changes):
             member.size = len(data)
             for field, value in changes.items():
                 setattr(member, field, value)
-            archive.addfile(member, None if changes else io.BytesIO(data))
+            if changes:  # a header alone, which `addfile` refuses from Python 3.14 on
+                archive.offset += archive.fileobj.write(member.tobuf())
+            else:
+                archive.addfile(member, io.BytesIO(data))
             changes = {}
     return path
 
