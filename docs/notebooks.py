@@ -27,7 +27,15 @@ def latest(path: Path, workdir: Path):
     """The copy, if neither the notebook nor focalgeo is newer, else what it gives now."""
     import nbformat
 
-    copy, sources = RUN / path.name, [path, *(ROOT / "focalgeo").rglob("*.py"), *(ROOT / "configs").glob("*.py")]
+    copy, sources = (
+        RUN / path.name,
+        [
+            path,
+            *(ROOT / "focalgeo").rglob("*.py"),
+            *(ROOT / "focalgeo").rglob("*.html"),
+            *(ROOT / "configs").glob("*.py"),
+        ],
+    )
     if copy.exists() and copy.stat().st_mtime > max(source.stat().st_mtime for source in sources):
         return nbformat.read(copy, as_version=4)
     return run(path, workdir)

@@ -175,10 +175,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     named = {}
     for text in flags.test:
         name, _, path = text.partition("=")
-        if not path or not name.isidentifier() or name in ROLES or os.path.exists(text):
+        is_name = name and f"_{name.replace('-', '_')}".isidentifier() and name not in ROLES
+        if not path or not is_name or os.path.exists(text):
             name, path = "test", text  # such as logits=z.npy,labels=y.npy
         if name in named or (named and name in RESERVED):
-            raise InputError(f"--test={shown(text)}: give each but the first as NAME=PATH, a new name each")
+            raise InputError(
+                f"--test={shown(text)}: give each but the first as NAME=PATH, a new name in letters, digits, - and _"
+            )
         named[name] = path
     flags.test, flags.tests = next(iter(named.values()), None), named if len(named) > 1 else {}
     if flags.tests and flags.class_axis is not None:

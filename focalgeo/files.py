@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from focalgeo.types import InputError, shown
+from focalgeo.types import InputError, RunError, shown
 
 # Control characters, ends of lines, and the parts of a name that are not UTF-8: no line and no file of text holds them.
 UNUSABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -62,14 +62,14 @@ def reading(where: object, mend: str = "check the path and the disk, or write it
     """Turn whatever a reader raises into one line: what is damaged or beyond memory raises some thirty types.
 
     Raises:
-        InputError: it says what cannot be read and why; one that is raised inside stays as it is.
+        InputError: it says what cannot be read and why; one that is raised inside stays as it is, as does a RunError.
     """
     try:
         yield
-    except InputError:
+    except (InputError, RunError):
         raise
     except Exception as error:
-        why = " ".join(str(error).split()) or type(error).__name__
+        why = " ".join((repr(error) if isinstance(error, LookupError) else str(error)).split()) or type(error).__name__
         if re.search("(?i)pickle|weights_only", why) and not isinstance(error, OSError):  # which name a path
             why = "it holds more than arrays, which could run code"  # not the advice to let the file run its code
         raise InputError(f"{where} cannot be read or written ({shown(why, most=200)}): {mend}") from error

@@ -367,7 +367,7 @@ def good(tmp_path_factory):
     ("flags", "says"),
     [
         (["--test=other.npz"], "val has 3 classes and test has 4 classes: give files of one classifier"),
-        (["--test=val.npz", "--test=val.npz"], "--test=val.npz: give each but the first as NAME=PATH, a new name each"),
+        (["--test=val.npz", "--test=val.npz"], "--test=val.npz: give each but the first as NAME=PATH, a new name in"),
         (["--test=a=val.npz", "--test=test=val.npz"], "--test=test=val.npz: give each but the first as NAME=PATH"),
         (["--test=val.npz", "--test=b=none.npz"], "there is no file none.npz"),
         (
@@ -401,15 +401,23 @@ def test_several_tests_stand_on_the_page_and_in_the_terminal(tmp_path, capsys):
     command = [*files_in(tmp_path), FEW, "--methods=temperature_scaling", f"--out={tmp_path}/alone"]
     assert main(command) == 0
     capsys.readouterr()
-    more = [f"--test=far={tmp_path}/far.npz", f"--test=bare={tmp_path}/bare.npz"]
+    more = [f"--test=far={tmp_path}/far.npz", f"--test=bare={tmp_path}/bare.npz", f"--test=again-2={tmp_path}/val.npz"]
     assert main([*command[:-1], *more, f"--out={tmp_path}/out"]) == 0
-    printed = capsys.readouterr().out
+    printed, warned = capsys.readouterr()
+    assert "600 of 600 rows of again-2 are rows of val too" in warned
+    assert "do not mean on far what they mean on val" in printed
     assert re.search(r"\nTest +Accuracy .*\ntest, 600 examples .*\nfar, 600 examples .* < 0.001 +−0", printed)
     of = {name: records.read_rows(tmp_path / name) for name in ("alone", "out")}
     assert select(of["out"], Metric, split="test") == select(of["alone"], Metric, split="test")
-    assert {path.stem for path in (tmp_path / "out/probabilities").iterdir()} == {"val", "test", "far", "bare"}
+    assert {path.stem for path in (tmp_path / "out/probabilities").iterdir()} == {
+        "val",
+        "test",
+        "far",
+        "bare",
+        "again-2",
+    }
     text = html.unescape((tmp_path / "out/report.html").read_text())
-    assert "do not mean on far what they mean on val, beyond noise when all 2 tests are counted" in text
+    assert "do not mean on far what they mean on val, beyond noise when all 3 tests are counted" in text
     assert "A fit of its own would lower the NLL on far (−" in text
 
 
@@ -714,7 +722,7 @@ def test_the_coverage_of_each_group_and_class_is_shown_and_what_has_no_threshold
             ["0", "1", "2"],
             labels.astype(str),
             ["2"],
-            "--sets-of=class_cluster would serve better: every set holds the classes",
+            "--sets-of=class_cluster may serve better: every set holds the classes",
         ),
     ):
         out = tmp_path / part

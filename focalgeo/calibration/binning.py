@@ -84,12 +84,12 @@ def of_sums(summed: Summed, *, soft: bool = False) -> Callable:
     """Declare a metric by its sums: its body is its docstring; it takes `weights` too, and `soft` labels if it may."""
 
     def declared(metric):
-        signature, metric.summed = inspect.signature(metric), summed
+        metric.summed = summed
 
         @weighted
         @functools.wraps(metric)
         def of_examples(*arguments, **options):
-            signature.bind(*arguments, **options)  # refuses what the metric does not take
+            metric(*arguments, **options)  # without a body, it refuses what it does not take
             return summed(*arguments, **options, soft=soft)
 
         return of_examples

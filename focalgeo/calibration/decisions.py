@@ -104,15 +104,15 @@ def prediction_sets(
     val, labels, others = _checked(val_log_probs, val_labels, log_probs)
     generator, n = np.random.default_rng(seed), len(val)
     used, cluster = np.ones(n, bool), np.arange(n) if clusters is None else Clusters.of(clusters, labels).index
-    if kind == "raps" and None in (penalty, free):
-        used = generator.permutation(cluster.max() + 1)[cluster] % 5 > 0
-        penalty, free = _tuned(val[~used], labels[~used], coverage, penalty, free, generator)
     checks.check_interval("penalty", penalty or 0.0, 0)
     checks.count("free", free or 0, 0)
+    if kind == "raps" and (penalty is None or free is None):
+        used = generator.permutation(cluster.max() + 1)[cluster] % 5 > 0
+        penalty, free = _tuned(val[~used], labels[~used], coverage, penalty, free, generator)
     of_val, of_others = (_scores(rows, kind, penalty, free, generator) for rows in (val, others))
     of_label = of_val[np.arange(n), labels]
     if part == "group":
-        names = [np.asarray(each).astype(str) for each in groups]
+        names = [np.asarray(each).astype(str) for each in (() if groups is None else groups)]
         if [each.shape for each in names] != [(n,), (len(others),)]:
             raise InputError(f"groups are to name the group of each example, {n} of val and {len(others)} others")
         names, place = np.unique(np.concatenate(names), return_inverse=True)

@@ -127,7 +127,7 @@ def neighbours(right: Array, confidence: Array, labels: Array) -> float:
     return float(rank[1:] @ rank[:-1] / (rank @ rank))
 
 
-def of_both(val: tuple[Array, Array], test: tuple[Array, Array]) -> Iterator[str]:
+def of_both(val: tuple[Array, Array], test: tuple[Array, Array], name: str = "test") -> Iterator[str]:
     """Rows of test, logits and label, that are rows of val too, beyond those that are alike by chance.
 
     By chance as many are as rows of val are like another of val, which is next to none but of few votes or digits.
@@ -140,8 +140,8 @@ def of_both(val: tuple[Array, Array], test: tuple[Array, Array]) -> Iterator[str
     n, expected = len(of_test), alike * len(of_test)
     if shared > expected + _ERRORS * math.sqrt(expected * (1 - alike) * (1 + n / len(of_val))):
         yield (
-            f"{shared:,} of {n:,} rows of test are rows of val too, logits and label, {expected:,.0f} by chance: there"
-            " the methods are measured on what they were fitted on."
+            f"{shared:,} of {n:,} rows of {name} are rows of val too, logits and label, {expected:,.0f} by chance:"
+            " there the methods are measured on what they were fitted on."
         )
 
 

@@ -94,15 +94,14 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
             say(f"of {numbers:,} numbers: it may take a minute; fewer --methods, --folds or --num-resamples shorten it")
         if is_dense:
             ignored, names = [*map(int, options.ignore_label)], ("class_axis", "num_bins", "num_resamples", "seed")
-            files = (itemgetter("logits", "labels")(paths_of(flags[name])) for name in splits)
-            compared = calibration.dense(*files, ignore_label=ignored, **{name: flags[name] for name in names})
+            paths = (itemgetter("logits", "labels")(paths_of(flags[name])) for name in splits)
+            compared = calibration.dense(*paths, ignore_label=ignored, **{name: flags[name] for name in names})
         else:
             pairs = {name: _pair(split) for name, split in measured.items()}
             compared = calibration.compare(pairs["val"], pairs.get("test"), methods, also=also, **settings)
         decided, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
-        if options.tests:
-            of = {name: "test" if path == options.test else name for name, path in options.tests.items()}
-            others = {name: pairs[split] for name, split in of.items() if split in pairs}
+        of = {name: "test" if path == options.test else name for name, path in options.tests.items()}
+        if others := {name: pairs[split] for name, split in of.items() if split in pairs}:
             say(f"asking whether the calibration holds on {', '.join(others)}")
             decided += calibration.on_tests(compared, pairs["val"], others, **settings | {"criteria": ()})
         rows = [*compared.rows, *decided, Seconds("seconds", "evaluate", time.perf_counter() - began)]
@@ -139,10 +138,10 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
             _attach(options.attach, compared.choice.fitted, out)
     print(report.results_text(rows, records.read_manifest(out), measured_on))
     numbers = compared.choice.fitted.parameters.items()
-    shown = [
+    alone = [
         (name, value) for name, value in numbers if isinstance(value, float) and not re.search("[.]|^share_", name)
     ]
-    fitted = ", ".join(f"{name} {value:.4g}" for name, value in shown)
+    fitted = ", ".join(f"{name} {value:.4g}" for name, value in alone)
     title = compared.choice.fitted.method.title.lower()
     print(f"to use: {title}{f' ({fitted})' if fitted else ''}\nreport: {out / 'report.html'}")
 
@@ -195,9 +194,9 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     names = (getattr(options, f"{role}_key") for role in Keys._fields[:6])
     multilabel = options.task == "multilabel"
     keys = Keys(*names, options.prefix, options.positive, options.ignore_label, multilabel)
-    files = {"val": options.val} | ({"test": options.test} if options.test else {})
-    files |= dict([*options.tests.items()][1:])
-    splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in files.items()}
+    paths = {"val": options.val} | ({"test": options.test} if options.test else {})
+    paths |= dict([*options.tests.items()][1:])
+    splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in paths.items()}
     also = {}
     shapes = {name: outputs.logits.shape for name, outputs in splits.items()}
     if len({classes for _, classes in shapes.values()}) > 1:
@@ -357,6 +356,8 @@ def input_warnings(options: Namespace, splits: Splits, fits: Sequence[Fitted]) -
             weights = np.ones(len(outputs.labels)) if outputs.weight is None else outputs.weight
             clustered = outputs.cluster is not None
             yield from suspicions.of_split(name, outputs.logits, outputs.labels, weights, clustered=clustered)
+            pairs = (each[:2] for each in map(_pair, (splits["val"], outputs)))
+            yield from suspicions.of_both(*pairs, name)
     name = "test" if "test" in splits else "val"
     outputs = splits[name]
     yield from _of_bins(options.num_bins, name, outputs, fits)
@@ -380,13 +381,14 @@ def fit_warnings(fits: Sequence[Fitted], chosen: Fitted | None) -> Iterator[str]
 
 def _of_sets(options, few):
     """The groups or classes that have too few examples for a threshold."""
-    if len(few):
+    if names := ", ".join(few):
         least = math.ceil(options.coverage / (1 - options.coverage) - 1e-9)
         what = {
             "group": "Sets hold all classes in groups",
-            "class": "--sets-of=class_cluster would serve better: every set holds the classes",
+            "class": "--sets-of=class_cluster may serve better: every set holds the classes",
         }.get(options.sets_of, "Every set holds the classes")
-        yield f"{what} of which fewer than {least} examples are held back, {len(few)} in all: {shown(', '.join(few))}."
+        count = len(names.split(", "))
+        yield f"{what} of which fewer than {least} examples are held back, {count} in all: {shown(names)}."
 
 
 def _of_file(name: str, outputs: Outputs) -> Iterator[str]:

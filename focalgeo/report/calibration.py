@@ -89,12 +89,13 @@ def _fit_note(run: Run, column: Column) -> str:
 def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     """Return the main metrics of each method as plain text, those of several tests, and what is decided."""
     corner, run = "on val, cross-fitted" if split == HELD_OUT else f"on {split}", Run(rows, manifest)
-    tables, decided = [metric_table(run, split, corner, names=PRINTED)], []
+    tables, words = [metric_table(run, split, corner, names=PRINTED)], Markup()
     if "calibration" in manifest:
         chosen = _choice(run)[0]
-        tables += _tests_section(run, chosen).tables
-        decided = Markup(_decision_section(run, chosen).words).split("</p>")[:-1]
-    return "\n".join(["\n\n".join(map(sections.as_text, tables)), *(sentence.striptags() for sentence in decided)])
+        tests, decided = _tests_section(run, chosen), _decision_section(run, chosen)
+        tables, words = [*tables, *tests.tables], words + tests.words + decided.words
+    sentences = (sentence.striptags() for sentence in words.split("</p>")[:-1])
+    return "\n".join(["\n\n".join(map(sections.as_text, tables)), *sentences])
 
 
 def reliability_panels(
@@ -403,6 +404,7 @@ def _tests_section(run: Run, chosen: Column) -> Section:
                 if finding(row) == "better" and row.n >= LEAST_EXAMPLES
             },
             total=len(kept),
+            fewest=min(run.setting("inputs.val.examples"), *(row.n for row in kept.values())),
         ),
         [Table("Test", [*titles, ("NLL difference", "of a fit there, nats")], lines)],
         figures=[
@@ -446,9 +448,12 @@ def _decision_section(run: Run, chosen: Column) -> Section:
     }
     panel = Panel("risk_coverage", "Errors among the surest", row_figures.risk_coverage(run, curves))
     covered = [rows["set_coverage"] for rows in parts if "set_coverage" in rows]
+    below = [row for row, rows in zip(covered, parts, strict=False) if row.high < rows["expected_coverage"].low]
     return Section(
         "What to do with them: sets, answers, none",
-        say("decisions", run=run, found=found[None, chosen], name=_after(run, chosen), covered=covered),
+        say(
+            "decisions", run=run, found=found[None, chosen], name=_after(run, chosen), covered=covered, below=len(below)
+        ),
         [
             _decision_table("Test split", [(run.fitted_title(of), "", found[None, of]) for of in columns]),
             _decision_table("Least covered first", of_parts),

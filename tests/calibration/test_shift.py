@@ -10,7 +10,7 @@ from focalgeo.rows import Difference, Metric, select
 from focalgeo.types import InputError
 
 
-def split(rng, n, *, scale=2.0, sharpness=1.0, times=1):
+def split(rng, n, scale=2.0, *, sharpness=1.0, times=1):
     """Outputs whose labels are drawn from softmax(logits / sharpness), each row standing there so often."""
     logits = scale * rng.standard_normal((n, 5))
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
@@ -20,20 +20,30 @@ def split(rng, n, *, scale=2.0, sharpness=1.0, times=1):
 
 
 @pytest.mark.parametrize(
-    ("scale", "times"), [(2.0, 1), (6.0, 1), (2.0, 10)], ids=["usual", "nearly always sure", "clusters"]
+    ("n", "scales", "times"),
+    [
+        ((1000, 2000), (2.0, 1.4), 1),
+        ((1000, 2000), (6.0, 4.0), 1),
+        ((1000, 500), (4.0, 1.0), 1),
+        ((300, 600), (2.0, 1.4), 10),
+    ],
+    ids=["usual", "nearly always sure", "far apart", "clusters"],
 )
-def test_the_same_curve_is_refused_in_one_of_twenty(scale, times):
-    """Of 400 pairs of splits, which differ in how sure they are: 20 are to be refused, and 8% at the most."""
+def test_the_same_curve_is_refused_in_one_of_twenty(n, scales, times):
+    """Of 400 pairs of splits, which differ in how sure they are: 5% are to be refused, and 1% at the level of 1%."""
     rng = np.random.default_rng(0)
-    n = 1000 if times == 1 else 300
-    p_values = [
-        calibration.calibration_kept(
-            split(rng, n, scale=scale, times=times), split(rng, 2 * n, scale=0.7 * scale, times=times)
-        ).p_value
-        for _ in range(400)
-    ]
-    assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.085
-    assert 0.4 < np.mean(np.array(p_values) < 0.5) < 0.62
+    pairs = ([split(rng, *each, times=times) for each in zip(n, scales, strict=True)] for _ in range(400))
+    p_values = np.array([calibration.calibration_kept(*pair).p_value for pair in pairs])
+    assert 0.02 < np.mean(p_values < 0.05) < 0.085
+    assert np.mean(p_values < 0.01) < 0.025
+    assert 0.4 < np.mean(p_values < 0.5) < 0.62
+
+
+@pytest.mark.parametrize(("label", "p_value"), [(0, 1), (1, 0)])
+def test_splits_without_variance_are_alike_or_not(label, p_value):
+    sure = np.float32([[0, -200, -200]] * 100)
+    kept = calibration.calibration_kept((sure, np.zeros(100, int)), (sure, np.full(100, label)))
+    assert kept.p_value == p_value
 
 
 def test_other_meanings_are_found():
