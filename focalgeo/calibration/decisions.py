@@ -13,6 +13,7 @@ from scipy import special
 from scipy.cluster import vq
 
 from focalgeo import checks
+from focalgeo.calibration import metric_rows
 from focalgeo.calibration.binning import LogProbs
 from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.methods import Fitted
@@ -323,7 +324,8 @@ def decided(
     """
     rows: list[Row] = []
     arrays: dict[str, Array] = {}
-    n, labels = len(test.logits), test.labels
+    n, labels, cluster = len(test.logits), test.labels, test.clusters
+    cluster = np.arange(n) if cluster is None else np.asarray(cluster)
     for fit in fitted:
         tags = {"split": "test", "method": fit.method.name, "criterion": fit.criterion}
         of_val, of_test = (fit.predict_log_proba(split.logits, split.group) for split in (held_back, test))
@@ -332,31 +334,42 @@ def decided(
             sets = prediction_sets(of_val, held_back.labels, of_test, groups=(held_back.group, test.group), **settings)
             arrays |= {"members": sets.members, "set_thresholds": sets.thresholds, "set_parts": np.array(sets.parts)}
             sizes = sets.members.sum(axis=1)
-            mean, half = sizes.mean(), Z95 * sizes.std() / n**0.5
+            mean, half = sizes.mean(), Z95 * _error(sizes, cluster)[0]
             rows.append(Metric("set_size", mean, mean - half, mean + half, n, **tags))
             for name, *expected in zip(sets.parts, sets.expected, sets.low, sets.high, sets.counts, strict=True):
                 rows.append(Metric("expected_coverage", *expected, **tags | {"split": "val", "group": name}))
             if labels is not None:
                 hits, own = (each[np.arange(n), labels] for each in (sets.members, sets.part))
-                rows.append(_share("set_coverage", hits, tags))
+                rows.append(_share("set_coverage", hits, tags, cluster))
                 for each in np.unique(own):
-                    rows.append(_share("set_coverage", hits[own == each], tags | {"group": sets.parts[each]}))
+                    some, group = own == each, {"group": sets.parts[each]}
+                    rows.append(_share("set_coverage", hits[some], tags | group, cluster[some]))
         if error_at_most:
             given = answers(of_val, held_back.labels, of_test, error_at_most=error_at_most)
             arrays |= {"answered": given.answered, "answer_threshold": np.array(given.threshold)}
-            rows.append(_share("answered", given.answered, tags))
+            rows.append(_share("answered", given.answered, tags, cluster))
             if given.answered.any():
                 rows.append(Metric("answered_bound", given.error, 0.0, given.high, len(held_back.labels), **tags))
         if labels is None:
             continue
         wrong, order = of_test.argmax(axis=1) != labels, np.argsort(-of_test.max(axis=1), kind="stable")
         if error_at_most and given.answered.any():
-            rows.append(_share("answered_error", wrong[given.answered], tags))
+            rows.append(_share("answered_error", wrong[given.answered], tags, cluster[given.answered]))
         for share in np.arange(1, _THRESHOLDS + 1) / _THRESHOLDS:
-            some = wrong[order[: round(share * n)]]
-            rows += [_share("error_of_share", some, tags | {"group": f"{share:g}"})] if some.size else []
+            if some := order[: round(share * n)].tolist():
+                rows.append(_share("error_of_share", wrong[some], tags | {"group": f"{share:g}"}, cluster[some]))
     return [finite(row) for row in rows], arrays
 
 
-def _share(name, hits, tags):
-    return Metric(name, hits.mean(), *wilson_interval(hits.sum(), hits.size), hits.size, **tags)
+def _share(name, hits, tags, cluster):
+    share, n, (error, clusters) = hits.mean(), hits.size, _error(hits, cluster)
+    worth = n if clusters == n else metric_rows.worth_of(n, share, error, clusters)
+    return Metric(name, share, *wilson_interval(share * worth, worth), n, **tags)
+
+
+def _error(values, cluster):
+    """The standard error of a mean, and how many clusters of one size it is of."""
+    _, index = np.unique(cluster, return_inverse=True)
+    sizes, sums = np.bincount(index), np.bincount(index, values - values.mean())
+    clusters = values.size**2 / (sizes @ sizes)
+    return (sums @ sums * clusters / max(clusters - 1, 0.01)) ** 0.5 / values.size, clusters

@@ -204,7 +204,7 @@ def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[
     return [(method, against) for method, against in pairs if against < method or (method and against in plainest)]
 
 
-def _worth(n, share, stderr, clusters):
+def worth_of(n, share, stderr, clusters):
     """How many independent examples a share of n is worth, by its standard error over so many clusters.
 
     Source: Korn & Graubard, Survey Methodology 24 (1998), who so correct an interval of shares.
@@ -231,7 +231,7 @@ def _metric_rows(sample, measured, entries):
                 worth = n
                 if sample.clusters is not None:
                     most = n * max(sample.clusters.counts.mean(), 1)
-                    worth = _worth(most, value, stderr, sample.clusters.worth)
+                    worth = worth_of(most, value, stderr, sample.clusters.worth)
                 low, high = resampling.wilson_interval(value * worth, worth)
             row = finite(Metric(name, value, low, high, n, **_tags(sample, calibrated)))
             rows.append(replace(row, low=max(row.low, entry.smallest), high=min(row.high, entry.largest)))
@@ -252,7 +252,7 @@ def _bin_rows(sample, measured, name):
             accuracy = np.where(count > 0, draws.accuracy, 0)  # NaN where a resample has no example of the bin
             stderr, variation = (np.nanstd(each, axis=0) for each in (accuracy, np.asarray(draws.count)))
             inside = 1 / ((variation / np.maximum(count, 1)) ** 2 + 1 / sample.clusters.number)
-            worth = _worth(count, np.where(count > 0, bins.accuracy, 0), stderr, inside)
+            worth = worth_of(count, np.where(count > 0, bins.accuracy, 0), stderr, inside)
         rows += reliability_rows(bins, name=name, worth=worth, **_tags(sample, calibrated))
     return rows
 
