@@ -68,9 +68,9 @@ $(TESTS): $(RUNS)
 	$(PIP_INSTALL) -e '.[test]'
 	touch $@
 
-# Trackers for the examples, and PyTorch for the exports: of gigabytes where pip finds its CUDA wheels alone. PIP_EXTRA_INDEX_URL may name an index of CPU wheels.
+# Trackers for the examples, PyTorch for the exports, and what docs/coming_from.md compares with: of gigabytes where pip finds its CUDA wheels alone. PIP_EXTRA_INDEX_URL may name an index of CPU wheels.
 $(LONG): $(TESTS)
-	$(PIP_INSTALL) -e '.[torch,trackers]'
+	$(PIP_INSTALL) -e '.[coming-from,trackers]'
 	touch $@
 
 $(DOCS): $(TESTS)
