@@ -46,7 +46,14 @@ RANGES = {
     "error_at_most": (0.0001, 0.9),
     "seed": (0, 2**31 - 1),
 }
-ROLES = ("logits", "probs", "labels", "weight", "group", "cluster")
+ROLES = {  # names of arrays, and what each does
+    "logits": "holds logits",
+    "probs": "holds probabilities",
+    "labels": "holds labels",
+    "weight": "weighs examples",
+    "group": "names each example's group",
+    "cluster": "names the examples that belong together",
+}
 RESERVED = {"val", "test", "cross_fit", "decisions"}  # names of what else is in probabilities/
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
 
@@ -83,14 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
         required=True,
         help="folder for all results: new, empty, or of the same command",
     )
-    for key, what in (
-        ("logits", "holds logits"),
-        ("probs", "holds probabilities"),
-        ("labels", "holds labels"),
-        ("weight", "weighs examples"),
-        ("group", "names each example's group"),
-        ("cluster", "names the examples that belong together"),
-    ):
+    for key, what in ROLES.items():
         add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
     help = "multiclass (default), or multilabel: labels [rows, labels] of 0 and 1, a score for each"
     add("--task", choices=("multiclass", "multilabel"), default="multiclass", help=help)
