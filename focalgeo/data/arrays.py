@@ -6,7 +6,7 @@ import numpy as np
 
 from focalgeo import files
 from focalgeo.data import sources, tables
-from focalgeo.data.splits import Options, RawDataset
+from focalgeo.data.splits import RawDataset
 from focalgeo.types import Dataset, InputError, Split, shown
 
 LARGEST = 1e30  # of a feature: squares of more leave what float32 holds
@@ -15,9 +15,10 @@ ALIKE = "give numbers [examples, ...], alike in all splits, and a class for each
 GIVE = "give x and y, and perhaps x_val, y_val, x_test, y_test, by numpy.savez(path, x=x, y=y)"
 
 
-def read_arrays(location: str, options: Options) -> RawDataset:
-    """The arrays x [examples, ...] and y [examples] of an .npz file, and perhaps x_val, y_val, x_test, y_test.
+def read_arrays(location: str) -> RawDataset:
+    """Arrays of your own: x and y, perhaps x_val, y_val, x_test, y_test.
 
+    They are x [examples, ...] and y [examples] of an .npz file, the others alike.
     x_train and y_train, as Keras names them, serve as well. uint8 [examples, height, width, channels] are images;
     without channels they have one. All other numbers are features, or images whose channels are the features, to be
     `standardised`. Classes are the sorted numbers or names in y.
@@ -35,10 +36,11 @@ def read_arrays(location: str, options: Options) -> RawDataset:
     return _dataset(source, splits)
 
 
-def read_columns(location: str, options: Options) -> RawDataset:
-    """A table's columns as features, but options.label's, which holds the classes, as one split.
+def read_columns(location: str, label: str | None = None) -> RawDataset:
+    """The rows of a .csv, .tsv, .parquet, .feather or .jsonl, of which a column is the class.
 
-    A column of words becomes one of 0 and 1 for each of them, at most `MOST_WORDS`.
+    All are one split. The column `label` holds the classes, the others are features. A column of words becomes one of 0
+    and 1 for each of them, at most `MOST_WORDS`.
 
     Raises:
         InputError: as `read_arrays`; no such column, an empty cell, or a column of more words.
@@ -47,19 +49,19 @@ def read_columns(location: str, options: Options) -> RawDataset:
 
     source = sources.find("table", location)
     table = tables.read_table(source.path)
-    if options.label not in table:
-        raise InputError.of_choice("config.data.label", str(options.label), table.columns)
+    if label not in table:
+        raise InputError.of_choice("config.data.label", str(label), table.columns)
     for name, column in table.items():
         if column.hasnans:
             where = f"{source.where}, {table.index.name} {column.isna().idxmax()}"
             raise InputError(f"{where}: {name} is empty: fill it in, or leave out the row or the column")
-        if column.dtype.kind == "O" and name != options.label and column.nunique() > MOST_WORDS:
+        if column.dtype.kind == "O" and name != label and column.nunique() > MOST_WORDS:
             what = f"column {name} holds more than {MOST_WORDS} words, such as {shown(column.iloc[-1])}"
             raise InputError(f"{source.where}: {what}: make them numbers, or leave the column out")
-    x = pandas.get_dummies(table.drop(columns=options.label), dtype=float)
+    x = pandas.get_dummies(table.drop(columns=label), dtype=float)
     if x.columns.has_duplicates:
         raise InputError(f"{source.where}: {x.columns[x.columns.duplicated()][0]} is two features: rename a column")
-    y = table[options.label].to_numpy()
+    y = table[label].to_numpy()
     train = Split(x.to_numpy(float), y.astype(str) if y.dtype.kind == "O" else y)
     return _dataset(source, {"train": train})._replace(features=tuple(x.columns))
 
