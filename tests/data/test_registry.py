@@ -47,7 +47,7 @@ def test_good_labels_pass_and_are_checked_on_loading(monkeypatch, refused):
     for labels in ([0, 2], [[-1, 2], [0, -1]]):
         check_labels(RawDataset({"train": Split(None, np.array(labels))}, ("a", "b", "c"), ""), name="x")
     raw = RawDataset({"train": Split(None, np.array([0, 1, 5]))}, ("a", "b"), "")
-    monkeypatch.setitem(registry.READERS, "digits", registry.Reader(lambda *_: raw, "", ()))
+    monkeypatch.setitem(registry.READERS, "digits", registry.Reader(lambda _: raw))
     assert "label of example 2" in refused("digits")
 
 
