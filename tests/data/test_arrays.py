@@ -68,9 +68,8 @@ def test_own_splits_stay_and_classes_are_train_s_names_in_order(saved):
     assert_same(data, of_keras)
 
 
-@pytest.mark.parametrize("labels", [10 * np.arange(4), (10 * np.arange(4)).astype(np.uint8)])
-def test_whole_numbers_are_classes_in_their_own_order(saved, labels):
-    x, y = drawn()
+def test_whole_numbers_are_classes_in_their_own_order(saved):
+    (x, y), labels = drawn(), (10 * np.arange(4)).astype(np.uint8)
     data = load_dataset(saved(x=x, y=labels[y], x_test=x, y_test=labels[y]))
     assert data.class_names == ("0", "10", "20", "30")
     np.testing.assert_array_equal(data.test.y, y)
@@ -97,23 +96,12 @@ HOLED = np.where(np.arange(40)[:, None] == 17, np.nan, X)
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"y": Y}, "x is not a file in the archive"),
-        ({"x": X}, "y is not a file in the archive"),
         ({"x": X, "y": Y, "x_val": X}, "y_val is not a file in the archive"),
         ({"x": X, "y": Y, "y_test": Y}, "give x and y, and perhaps x_val"),
         ({"x": X, "y": Y[:39]}, "train has x float64[40, 3] and y int64[39]: give"),
-        ({"x": X, "y": np.eye(4)[Y]}, "y float64[40, 4]: give numbers [examples, ...]"),
-        ({"x": X, "y": Y / 2}, "y float64[40]"),
-        ({"x": X, "y": 0 * Y}, "one class only"),
-        ({"x": HOLED, "y": Y}, "row 17 of train holds NaN, infinity or more than 1e+30"),
         ({"x": X, "y": Y, "x_test": HOLED, "y_test": Y}, "row 17 of test"),
         ({"x": np.where(np.isnan(HOLED), 1e31, X), "y": Y}, "row 17 of train"),
-        ({"x": X[:, 0], "y": Y}, "train has x float64[40]"),
-        ({"x": X.astype(str), "y": Y}, "train has x <U"),
-        ({"x": X[:0], "y": Y[:0]}, "split is empty"),
-        ({"x": X, "y": Y, "x_test": X[:, :2], "y_test": Y}, "test has x float64[40, 2]"),
         ({"x": X, "y": Y, "x_test": X.astype(np.uint8), "y_test": Y}, "test has x uint8[40, 3]"),
-        ({"x": X, "y": Y.astype(object)}, "it holds more than arrays, which could run code"),
     ],
 )
 def test_bad_arrays_are_one_line(saved, refused, arrays, says):
@@ -124,7 +112,6 @@ def test_no_file_and_no_archive_of_arrays(refused, tmp_path):
     assert "there is no such" in refused("arrays:gone.npz")
     np.save(tmp_path / "x.npy", X)
     assert "numpy.savez(path, x=x, y=y)" in refused(f"arrays:{tmp_path / 'x.npy'}")
-    assert "config.data.name is 'arrays'" in refused("arrays")
 
 
 @pytest.fixture
@@ -159,37 +146,21 @@ def test_columns_of_numbers_words_and_truth_values_are_features(table):
     assert not np.concatenate([split.x[:, 1:] for split in by_number[1:4]]).any()
 
 
-def test_a_word_of_val_alone_changes_no_column_of_words_that_train_has(table):
-    names = [f"{row},{'red' if row else 'green'},{row % 2},1" for row in range(40)]
-    data = load_dataset(table(*names), label="kind", split_seed=2)
-    assert 0 < sum(std == 0 for _, std in data.features.values()) <= 3
-    assert np.isfinite(data.train.x).all()
-
-
 @pytest.mark.parametrize(
     ("lines", "label", "says"),
     [
         ((), None, "config.data.label is 'None': choose one of length, colour, kind, wild"),
-        ((), "kinds", "config.data.label is 'kinds': did you mean 'kind'?"),
         (("1,red,rose,True", ",red,lily,True"), "kind", "own.csv, line 3: length is empty: fill it in"),
-        (("1,red,rose,True", "1,,lily,True"), "kind", "own.csv, line 3: colour is empty"),
-        (("1,red,,True",), "kind", "own.csv, line 2: kind is empty"),
         ((), "length", "y float64[40]"),
         (
             [f"{row},no{row},rose,True" for row in range(60)],
             "kind",
             "column colour holds more than 50 words, such as no59",
         ),
-        ([f"{row},red,rose,True" for row in range(40)], "kind", "one class only"),
     ],
 )
 def test_bad_tables_are_one_line(table, refused, lines, label, says):
     assert says in refused(table(*lines), label=label)
-
-
-def test_a_label_is_a_table_s_alone(refused, table):
-    assert "label is kind for digits" in refused("digits", label="kind")
-    assert "there is no such" in refused("table:gone.csv", label="kind")
 
 
 def quick(name):

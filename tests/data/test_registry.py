@@ -16,16 +16,14 @@ from focalgeo.types import InputError, Split
 DIGITS_CHECKSUM = "fe61bc84cd6a594d5ed1b937b7d8f8f791d4091d2a9df91fe5d6066156a4db6e"
 
 
-@pytest.mark.parametrize("name", ["digts", "digits:8", "", "sst", "cifar10", "tfd:mnist", "/", "\udcff\n"])
+@pytest.mark.parametrize("name", ["digts", "digits:8", "sst", "\udcff\n"])
 def test_unknown_names_are_one_line(refused, name):
     assert "config.data.name is" in refused(name)
 
 
-@pytest.mark.parametrize("option", ["image_size", "max_words", "max_length"])
-def test_options_that_do_not_apply_or_are_out_of_range(refused, option):
-    assert f"{option} is 7 for digits" in refused("digits", **{option: 7})
-    name = "folder:x" if option == "image_size" else "newsgroups:x"
-    assert f"{option} is 0 for {name}" in refused(name, **{option: 0})
+def test_options_that_do_not_apply_or_are_out_of_range(refused):
+    assert "label is kind for digits" in refused("digits", label="kind")
+    assert "max_words is 0 for sst:x" in refused("sst:x", max_words=0)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +31,6 @@ def test_options_that_do_not_apply_or_are_out_of_range(refused, option):
     [
         ([0, 1, 3], "the label of example 2 is none"),
         ([], "the split is empty"),
-        ([[0, -1], [-1, -1]], "the label of example 1 is none"),
         ([[0, -1], [-1, 0]], "one class only"),
     ],
 )
@@ -66,7 +63,7 @@ def test_cifar_split_is_the_papers():
     np.testing.assert_array_equal(np.sort(np.concatenate([train, val])), np.arange(50000))
 
 
-@pytest.mark.parametrize(("n", "val_size", "seed"), [(5, 5, 1), (5, -1, 1), (0, 0, 1), (5, 1, -1), (5, 1, 2**32)])
+@pytest.mark.parametrize(("n", "val_size", "seed"), [(5, 5, 1), (5, -1, 1), (5, 1, 2**32)])
 def test_split_indices_out_of_range(n, val_size, seed):
     with pytest.raises(InputError):
         split_indices(n, val_size, seed)
@@ -106,9 +103,6 @@ def test_subsets_are_mixed_and_those_of_own_splits_stay_in_order(names):
     ("sizes", "part", "most", "own"),
     [
         ((46, None, None), "train", 45, True),
-        ((None, 50, None), "val", 49, True),
-        ((None, None, 21), "test", 20, True),
-        ((0, None, None), "train", 45, True),
         ((None, 10, 45), "val", 4, False),
         ((None, 0, None), "val", 39, False),
     ],
@@ -174,12 +168,12 @@ def test_clusters_follow_the_seed_in_mixed_order():
     assert len(np.unique(np.concatenate([split.x for split in one[1:4]]), axis=0)) == 3000
 
 
-@pytest.mark.parametrize("text", ["", "x", "-0.1", "nan", "inf"])
+@pytest.mark.parametrize("text", ["x", "-0.1", "nan"])
 def test_no_deviation(refused, text):
     assert "standard deviation" in refused(f"clusters:{text}")
 
 
-@pytest.mark.parametrize("options", [{"train_size": 41}, {"val_size": 0}, {"test_size": -40}])
+@pytest.mark.parametrize("options", [{"train_size": 41}, {"val_size": 0}])
 def test_sizes_of_clusters_out_of_range(refused, options):
     assert "give a multiple of 40" in refused("clusters:0.5", **options)
 
@@ -258,10 +252,9 @@ def test_prepared_images_and_labels_round_trip(data_dir, splits):
 
 
 def test_what_is_not_prepared_or_not_installed_says_what_to_do(data_dir, refused, monkeypatch):
-    for name in ("mnist", "no_such_set", "mnist/config:9.9.9"):
-        message = refused(f"tfds:{name}")
-        assert f"tfds build {name} --file_format=array_record" in message
-        assert str(data_dir) in message
+    message = refused("tfds:mnist/config:9.9.9")
+    assert "tfds build mnist/config:9.9.9 --file_format=array_record" in message
+    assert str(data_dir) in message
     monkeypatch.setitem(sys.modules, "array_record", None)
     assert "pip install 'focalgeo[tfds]'" in refused("tfds:tiny_shapes")
 

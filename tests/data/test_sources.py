@@ -119,10 +119,7 @@ def test_image_size_resizes(folder, refused):
 
 LAYOUTS = {  # what is added, or moved -> what is said
     "no train": ("train", "val", "give two classes or more in train"),
-    "one class": ("train/cat", "gone", "elsewhere than in <class>/"),
-    "in no class folder": ("train/cat/00.png", "train/00.png", "train/00.png lies elsewhere"),
     "beside the splits": ("train/cat/00.png", "valid/cat/00.png", "valid/cat/00.png lies elsewhere"),
-    "deeper": ("train/cat/00.png", "train/cat/x/00.png", "train/cat/x/00.png lies elsewhere"),
     "a class of test alone": ("test/cat", "test/dog", "test/dog, train/bee, train/cat: give two classes"),
     "another format": ("train/cat/00.png", "train/cat/00.ico", "of a format that is not read"),
 }
@@ -159,24 +156,12 @@ def test_what_is_no_file_is_not_waited_for(folder, refused):
     assert "reached twice through links" in refused(f"folder:{folder}")
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "16 bits"])
-def test_broken_images_are_named(folder, refused, damage):
+def test_broken_images_and_those_of_16_bits_are_named(folder, refused):
     path = folder / "train/cat/03.png"
-    if damage == "16 bits":
-        Image.fromarray(np.full((6, 5), 4000, np.uint16)).save(path)
-    else:
-        path.write_bytes(path.read_bytes()[: {"empty": 0, "cut": 60}[damage]])
+    path.write_bytes(path.read_bytes()[:60])
     assert "train/cat/03.png cannot be read" in refused(f"folder:{folder}")
-
-
-@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tar.bz2", "tar.xz", "zip"])
-def test_archives_cut_short_lose_nothing_in_silence(files, tmp_path, refused, private_cache, ending):
-    whole = write_archive(tmp_path / f"x.{ending}", files).read_bytes()
-    whole = whole.rstrip(b"\0") if ending == "tar" else whole
-    for share in (0.0, 0.5, 0.97):
-        (tmp_path / f"x.{ending}").write_bytes(whole[: int(share * len(whole))])
-        assert f"x.{ending} cannot be read" in refused(f"folder:{tmp_path}/x.{ending}")
-    assert not list(private_cache.glob("unpacked*"))
+    Image.fromarray(np.full((6, 5), 4000, np.uint16)).save(path)
+    assert "train/cat/03.png cannot be read" in refused(f"folder:{folder}")
 
 
 def test_a_tar_cut_between_two_members_or_with_a_broken_header_is_refused(tmp_path, files, refused):
@@ -192,8 +177,6 @@ def test_a_tar_cut_between_two_members_or_with_a_broken_header_is_refused(tmp_pa
     [
         ("train/../../../0.png", {}, "cannot be read"),
         ("train/cat/0.png", {"type": b"2", "linkname": "/etc/passwd", "size": 0}, "link or a device"),
-        ("train/cat/0.png", {"type": b"1", "linkname": "../x", "size": 0}, "link or a device"),
-        ("train/cat/0.png", {"type": b"3", "size": 0}, "link or a device"),
         ("train/cat/0.png", {"size": 1 << 40}, "unpacks to more than 200 times its own size"),
     ],
 )
@@ -269,9 +252,7 @@ def test_tiny_imagenet(tiny, tmp_path):
     ("removed", "says"),
     [
         ("train/", "is not there, or has no class of train's"),
-        ("val/images", "is not there"),
         ("val/images/val_3", "val_3.JPEG is not there"),
-        ("train/n02", "has no class of train's"),
         ("val/val_annotations", "holds 0 files val/val_annotations.txt"),
     ],
 )
