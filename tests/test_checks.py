@@ -92,7 +92,7 @@ def test_advice_on_labels_is_by_what_they_hold(labels, says):
         (100 * PROBS, "of percents give probs / 100"),
         (7 * ONE_HOT, "of rows that all sum to 7 give probs / 7"),
         (np.sqrt(PROBS), "as sigmoid scores have"),
-        (PROBS - 0.5, "if these are logits"),
+        (3 * PROBS - 0.1, "if these are logits"),
     ],
 )
 def test_advice_on_probabilities_is_by_what_they_hold(probs, says):

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
-from focalgeo.data import arrays, builtin, graphs, images, texts, treebank
+from focalgeo.data import builtin, graphs, images, tables, texts, treebank
 from focalgeo.data.splits import RawDataset, Sizes, check_labels, divide
 from focalgeo.types import Dataset, InputError
 
@@ -30,8 +30,8 @@ READERS = {
     "tiny_imagenet": Reader(images.read_tiny_imagenet, ":PATH"),
     "newsgroups": Reader(texts.read_newsgroups, "[:PATH]"),
     "sst": Reader(treebank.read_treebank, ":PATH"),
-    "arrays": Reader(arrays.read_arrays, ":FILE.npz"),
-    "table": Reader(arrays.read_columns, ":FILE"),
+    "arrays": Reader(tables.read_arrays, ":FILE.npz"),
+    "table": Reader(tables.read_columns, ":FILE"),
     "clusters": Reader(builtin.make_clusters, ":DEVIATION"),
 }
 GRAPH = "graph:"  # in front of a name: that data set as one graph
@@ -60,7 +60,7 @@ def load_dataset(
             "newsgroups:<path>", 20 Newsgroups as group folders, divided by date or not; "newsgroups" alone has
             scikit-learn download them;
             "sst:<path>", the Stanford Sentiment Treebank's trees, the binary task;
-            "arrays:<path>", arrays of one's own in an .npz file, see focalgeo.data.arrays;
+            "arrays:<path>", arrays of one's own in an .npz file, see focalgeo.data.tables;
             "table:<path>", a table with a column of classes, as .csv, .tsv, .parquet, .feather or .jsonl, .gz or not;
             "clusters:<deviation>", points about (+-1, +-1) in two classes, a tenth of the labels flipped;
             "graph:<name>", the graph of the examples of another of them, see focalgeo.data.graphs.
@@ -106,7 +106,7 @@ def load_dataset(
     check_labels(raw, name=name)
     data = divide(raw, sizes, name=name, seed=split_seed)
     if raw.features:
-        data = arrays.standardised(data, raw.features)
+        data = tables.standardised(data, raw.features)
     elif data.vocabulary:
         data = texts.encode_dataset(data, max_words=raw.max_words)
     return graphs.joined(data) if is_graph else data

@@ -9,6 +9,7 @@ import numpy as np
 import pandas
 import pytest
 from data.conftest import assert_same
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.preprocessing import StandardScaler
 
 from configs import digits
@@ -51,9 +52,9 @@ def test_features_are_standardised_by_train_as_scikit_learn_does(saved):
     scaler = StandardScaler().fit(original[0])
     for split, of_split in zip(data[1:4], original, strict=True):
         assert split.x.dtype == np.float32
-        np.testing.assert_allclose(split.x, np.where(std > 0, scaler.transform(of_split), 0), atol=1e-6)
-        np.testing.assert_allclose(split.x, (of_split - mean) / divisor, atol=1e-6)
-        np.testing.assert_array_equal(split.y, [y[np.flatnonzero(x[:, 0] == row[0])[0]] for row in of_split])
+        assert_allclose(split.x, np.where(std > 0, scaler.transform(of_split), 0), atol=1e-6)
+        assert_allclose(split.x, (of_split - mean) / divisor, atol=1e-6)
+        assert_array_equal(split.y, [y[np.flatnonzero(x[:, 0] == row[0])[0]] for row in of_split])
 
 
 def test_own_splits_stay_and_classes_are_train_s_names_in_order(saved):
@@ -62,7 +63,7 @@ def test_own_splits_stay_and_classes_are_train_s_names_in_order(saved):
     data = load_dataset(saved(x=x, y=names, x_val=x[:5], y_val=names[:5], x_test=x[5:9], y_test=names[5:9]))
     assert data.class_names == ("ant", "bee", "cat", "dog")
     assert [len(split.y) for split in data[1:4]] == [40, 5, 4]
-    np.testing.assert_array_equal(np.array(data.class_names)[data.test.y], names[5:9])
+    assert_array_equal(np.array(data.class_names)[data.test.y], names[5:9])
     of_keras = load_dataset(saved(x_train=x, y_train=names, x_val=x[:5], y_val=names[:5], x_test=x[5:9],
                                   y_test=names[5:9]))  # fmt: skip
     assert_same(data, of_keras)
@@ -72,7 +73,7 @@ def test_whole_numbers_are_classes_in_their_own_order(saved):
     (x, y), labels = drawn(), (10 * np.arange(4)).astype(np.uint8)
     data = load_dataset(saved(x=x, y=labels[y], x_test=x, y_test=labels[y]))
     assert data.class_names == ("0", "10", "20", "30")
-    np.testing.assert_array_equal(data.test.y, y)
+    assert_array_equal(data.test.y, y)
 
 
 @pytest.mark.parametrize("shape", [(40, 6, 5), (40, 6, 5, 3)])
@@ -80,13 +81,13 @@ def test_images_of_8_bits_stay_and_others_are_standardised_by_channel(saved, sha
     x, y = drawn(shape)
     pixels = (20 * x).clip(0, 255).astype(np.uint8)
     data = load_dataset(saved(x=pixels, y=y, x_test=pixels, y_test=y))
-    np.testing.assert_array_equal(data.test.x, pixels.reshape(40, 6, 5, -1))
+    assert_array_equal(data.test.x, pixels.reshape(40, 6, 5, -1))
     assert data.test.x.dtype == np.uint8
     assert data.features is None
     of_floats = load_dataset(saved(x=x.astype(np.float32), y=y, x_test=x.astype(np.float32), y_test=y))
     assert of_floats.train.x.shape == (36, *data.test.x.shape[1:])
-    np.testing.assert_allclose(of_floats.train.x.mean((0, 1, 2)), 0, atol=1e-5)
-    np.testing.assert_allclose(of_floats.train.x.std((0, 1, 2)), 1, atol=1e-5)
+    assert_allclose(of_floats.train.x.mean((0, 1, 2)), 0, atol=1e-5)
+    assert_allclose(of_floats.train.x.std((0, 1, 2)), 1, atol=1e-5)
 
 
 X, Y = drawn()
@@ -136,11 +137,11 @@ def test_columns_of_numbers_words_and_truth_values_are_features(table):
     for split in data[1:4]:
         length, wild, blue, red = (split.x * std + mean).T
         row = np.round(7 * length)
-        np.testing.assert_allclose(7 * length, row, atol=1e-4)
-        np.testing.assert_allclose(wild, row % 3 == 0, atol=1e-6)
-        np.testing.assert_allclose(blue, row % 2, atol=1e-6)
-        np.testing.assert_allclose(red, 1 - row % 2, atol=1e-6)
-        np.testing.assert_array_equal(split.y, row // 5 % 2 == 0)
+        assert_allclose(7 * length, row, atol=1e-4)
+        assert_allclose(wild, row % 3 == 0, atol=1e-6)
+        assert_allclose(blue, row % 2, atol=1e-6)
+        assert_allclose(red, 1 - row % 2, atol=1e-6)
+        assert_array_equal(split.y, row // 5 % 2 == 0)
     by_number = load_dataset(table(*(f"{row},red,{row % 11},True" for row in range(40))), label="kind")
     assert by_number.class_names == tuple(map(str, range(11)))
     assert not np.concatenate([split.x[:, 1:] for split in by_number[1:4]]).any()
@@ -191,7 +192,7 @@ def test_digits_from_a_file_are_the_digits_and_as_features_train_as_well(saved, 
     for workdir, name in runs.items():
         job.run(quick(name), tmp_path / workdir)
     own, images = (np.load(tmp_path / workdir / "predictions/test.npz")["logits"] for workdir in runs)
-    np.testing.assert_array_equal(own, images)
+    assert_array_equal(own, images)
     config = quick(saved(**digits_of(lambda x: x.reshape(len(x), -1))))
     config.optimizer.epochs = 6
     rows = job.run(config, tmp_path / "features")
@@ -220,4 +221,4 @@ def test_the_recipe_of_the_page_on_training_runs(tmp_path, monkeypatch):
         assert accuracy.value > 0.8
     assert records.read_manifest(flags["workdir"])["data"]["classes"] == ["barbera", "barolo", "grignolino"]
     arrays, table = (np.load(f"runs/{name}/predictions/val.npz")["labels"] for name in ("wine", "flowers"))
-    np.testing.assert_array_equal(np.array([1, 2, 0])[arrays], table)
+    assert_array_equal(np.array([1, 2, 0])[arrays], table)

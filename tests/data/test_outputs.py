@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
+from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import save_file
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax, softmax
@@ -34,8 +36,13 @@ TRUTH = (RNG.random(N) < expit(SCORE)).astype(int)
 AT_4 = np.arange(N) == 4  # a row of which a fault is made: line 6 of a csv
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 def read(source, *, where="val", **keys):
-    return read_outputs(str(source), Keys(**keys), where=where)
+    return read_outputs(source, Keys(**keys), where=where)
 
 
 def refused(source, **keys):
@@ -58,7 +65,7 @@ def csv(path, *, options=types.MappingProxyType({}), **columns):
 
 
 def jsonl(path, rows):
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    Path(path).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
 
 
@@ -80,61 +87,61 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_what_was_written(tmp_path, name):
+def test_every_format_gives_what_was_written(name):
     if "parquet" in name:
         pytest.importorskip("pyarrow")
-    FORMATS[name](tmp_path / name)
-    found = read(tmp_path / name)
-    np.testing.assert_array_equal(found.logits, LOGITS)
-    np.testing.assert_array_equal(found.labels, LABELS)
-    np.testing.assert_array_equal(found.group, GROUP)
+    FORMATS[name](name)
+    found = read(name)
+    assert_array_equal(found.logits, LOGITS)
+    assert_array_equal(found.labels, LABELS)
+    assert_array_equal(found.group, GROUP)
     assert (found.logits.dtype, found.labels.dtype, found.kind) == (np.float32, np.int32, "logits")
     assert (found.unit, found.unread, found.looks_like_probs) == (0, (), False)
-    assert found.checksum == f"sha256:{hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()}"
+    assert found.checksum == f"sha256:{hashlib.sha256(Path(name).read_bytes()).hexdigest()}"
 
 
-def test_files_and_arrays_are_named_and_others_are_not_read(tmp_path):
+def test_files_and_arrays_are_named_and_others_are_not_read():
     objects = np.array([{}], object)
-    found = read(npz(tmp_path / "a.npz", z=LOGITS, y=LABELS, site=LABELS % 3, notes=objects), logits="z", labels="y",
+    found = read(npz("a.npz", z=LOGITS, y=LABELS, site=LABELS % 3, notes=objects), logits="z", labels="y",
                  group="site")  # fmt: skip
     assert found.group.tolist() == [str(label % 3) for label in LABELS]
     assert found.unread == ("logits", "labels", "notes")
-    (tmp_path / "c,d=e").mkdir()
+    Path("c,d=e").mkdir()
     for name, array in (("z", LOGITS), ("c,d=e/y=,", LABELS), ("g", GROUP)):
-        np.save(tmp_path / f"{name}.npy", array)
-    pair = read(f"logits={tmp_path}/z.npy, labels={tmp_path}/c,d=e/y=,.npy,group={tmp_path}/g.npy")
-    np.testing.assert_array_equal(pair.logits, found.logits)
-    np.testing.assert_array_equal(pair.labels, LABELS)
-    np.testing.assert_array_equal(pair.group, GROUP)
+        np.save(f"{name}.npy", array)
+    pair = read("logits=z.npy, labels=c,d=e/y=,.npy,group=g.npy")
+    assert_array_equal(pair.logits, found.logits)
+    assert_array_equal(pair.labels, LABELS)
+    assert_array_equal(pair.group, GROUP)
     assert pair.checksum.count("sha256:") == 3
     says = "val has no array 'x', only 'logits', 'labels': name the "
-    assert refused(npz(tmp_path / "b.npz"), logits="x") == f"{says}scores by --logits-key or --probs-key"
-    assert refused(npz(tmp_path / "b.npz"), group="x") == f"{says}group by --group-key"
+    assert refused(npz("b.npz"), logits="x") == f"{says}scores by --logits-key or --probs-key"
+    assert refused(npz("b.npz"), group="x") == f"{says}group by --group-key"
 
 
 @pytest.mark.parametrize("dtype", [np.float32, bfloat16, ">f4"])
-def test_other_bytes_of_the_same_numbers_are_read(tmp_path, dtype):
+def test_other_bytes_of_the_same_numbers_are_read(dtype):
     logits = LOGITS.astype(dtype)
     if dtype != ">f4":
-        save_file({"logits": logits, "labels": LABELS}, tmp_path / "a.safetensors")
-        np.testing.assert_array_equal(read(tmp_path / "a.safetensors").logits, logits.astype(np.float32))
-    found = read(npz(tmp_path / "a.npz", logits=logits, labels=LABELS.astype(">i8")))  # NumPy's files name no bfloat16
-    np.testing.assert_array_equal(found.logits, logits.astype(np.float32))
-    np.testing.assert_array_equal(found.labels, LABELS)
+        save_file({"logits": logits, "labels": LABELS}, "a.safetensors")
+        assert_array_equal(read("a.safetensors").logits, logits.astype(np.float32))
+    found = read(npz("a.npz", logits=logits, labels=LABELS.astype(">i8")))  # NumPy's files name no bfloat16
+    assert_array_equal(found.logits, logits.astype(np.float32))
+    assert_array_equal(found.labels, LABELS)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_probabilities_become_their_logarithms(tmp_path, dtype):
+def test_probabilities_become_their_logarithms(dtype):
     probs = PROBS.astype(dtype)
     probs[0] = np.eye(3)[0]
-    found = read(npz(tmp_path / "a.npz", logits=None, probs=probs, val=PROBS))
-    np.testing.assert_allclose(found.logits[1:], np.log(PROBS[1:]), atol=1e-6)
-    np.testing.assert_allclose(found.logits[0], [0, *[np.log(1.1754944e-38)] * 2], rtol=1e-6)
+    found = read(npz("a.npz", logits=None, probs=probs, val=PROBS))
+    assert_allclose(found.logits[1:], np.log(PROBS[1:]), atol=1e-6)
+    assert_allclose(found.logits[0], [0, *[np.log(1.1754944e-38)] * 2], rtol=1e-6)
     assert (found.kind, found.unit, found.unread) == ("probs", 0, ("val",))
-    assert read(npz(tmp_path / "b.npz", logits=probs)).looks_like_probs
-    assert not read(npz(tmp_path / "b.npz", logits=probs + 1)).looks_like_probs
-    also = read_calibrated(str(tmp_path / "a.npz"), {"val": PROBS.shape}, where="--also=x")
-    np.testing.assert_allclose(also["val"], np.log(PROBS), atol=1e-6)
+    assert read(npz("b.npz", logits=probs)).looks_like_probs
+    assert not read(npz("b.npz", logits=probs + 1)).looks_like_probs
+    also = read_calibrated("a.npz", {"val": PROBS.shape}, where="--also=x")
+    assert_allclose(also["val"], np.log(PROBS), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -146,29 +153,29 @@ def test_probabilities_become_their_logarithms(tmp_path, dtype):
         (np.where(AT_4[:, None], [1, -1e-3, 1e-3], PROBS), False),
     ],
 )
-def test_probabilities_are_judged_by_the_digits_they_hold(tmp_path, probs, is_read):
-    npz(tmp_path / "p.npz", logits=None, probs=probs, val=probs)
+def test_probabilities_are_judged_by_the_digits_they_hold(probs, is_read):
+    npz("p.npz", logits=None, probs=probs, val=probs)
     if is_read:
-        assert read(tmp_path / "p.npz").kind == "probs"
+        assert read("p.npz").kind == "probs"
         return
-    assert "probs" in refused(tmp_path / "p.npz")
+    assert "probs" in refused("p.npz")
     for shapes in ({"val": PROBS.shape}, {"val": (N, 2)}, {"test": PROBS.shape}):
         with pytest.raises(InputError, match="--also=x"):
-            read_calibrated(str(tmp_path / "p.npz"), shapes, where="--also=x")
+            read_calibrated("p.npz", shapes, where="--also=x")
 
 
-def test_logits_far_from_0_keep_their_differences(tmp_path):
+def test_logits_far_from_0_keep_their_differences():
     for offset in (1e7, -1e12):
-        found = read(npz(tmp_path / "a.npz", logits=LOGITS.astype(np.float64) + offset)).logits
-        np.testing.assert_allclose(found, LOGITS - LOGITS.max(1, keepdims=True), atol=1e-3)
+        found = read(npz("a.npz", logits=LOGITS.astype(np.float64) + offset)).logits
+        assert_allclose(found, LOGITS - LOGITS.max(1, keepdims=True), atol=1e-3)
 
 
-def test_whole_floats_and_one_hot_rows_are_class_numbers(tmp_path):
+def test_whole_floats_and_one_hot_rows_are_class_numbers():
     for labels in (LABELS.astype(np.float16), np.eye(3)[LABELS]):
-        np.testing.assert_array_equal(read(npz(tmp_path / "a.npz", labels=labels)).labels, LABELS)
+        assert_array_equal(read(npz("a.npz", labels=labels)).labels, LABELS)
     # one label 1 in a column of scores is no row
-    found = read(npz(tmp_path / "b.npz", logits=None, probs=np.linspace(0.1, 0.9, N), labels=AT_4.astype(int)))
-    np.testing.assert_array_equal(found.labels, AT_4)
+    found = read(npz("b.npz", logits=None, probs=np.linspace(0.1, 0.9, N), labels=AT_4.astype(int)))
+    assert_array_equal(found.labels, AT_4)
 
 
 BAD = {  # a line for each thing that is asked of the arrays of an .npz file, another name of it: of what it holds
@@ -191,9 +198,9 @@ BAD = {  # a line for each thing that is asked of the arrays of an .npz file, an
 
 
 @pytest.mark.parametrize(("arrays", "says"), BAD.values(), ids=BAD)
-def test_bad_arrays_are_one_line(tmp_path, arrays, says):
+def test_bad_arrays_are_one_line(arrays, says):
     with pytest.raises(InputError, match=f"val.*{says}"):
-        read(npz(tmp_path / "a.npz", **arrays))
+        read(npz("a.npz", **arrays))
 
 
 BAD_CELLS = {
@@ -211,10 +218,10 @@ BAD_CELLS = {
 
 
 @pytest.mark.parametrize(("columns", "keys", "says"), BAD_CELLS.values(), ids=BAD_CELLS)
-def test_a_bad_value_names_its_line(tmp_path, columns, keys, says):
+def test_a_bad_value_names_its_line(columns, keys, says):
     columns = columns if "label" in columns else {"y_true": TRUTH, "y_score": SCORE, **columns}
-    with pytest.raises(InputError, match=f"val.*{says}"):
-        read(csv(tmp_path / "a.csv", **columns), **keys)
+    with pytest.raises(InputError, match=says):
+        read(csv("a.csv", **columns), **keys)
 
 
 WAYS = {
@@ -228,20 +235,20 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_columns_named_for_classes(tmp_path, way):
+def test_columns_named_for_classes(way):
     columns, keys = WAYS[way]
     for labels in (NAMES, LABELS):
-        found = read(csv(tmp_path / "a.csv", id=np.arange(N), label=labels, **columns), **keys)
-        np.testing.assert_array_equal(found.labels, LABELS)
-        np.testing.assert_allclose(log_softmax(found.logits, 1), log_softmax(LOGITS, 1), atol=1e-5)
+        found = read(csv("a.csv", id=np.arange(N), label=labels, **columns), **keys)
+        assert_array_equal(found.labels, LABELS)
+        assert_allclose(log_softmax(found.logits, 1), log_softmax(LOGITS, 1), atol=1e-5)
         assert (found.classes, found.unread) == (CLASSES, ("id",))
         assert found.kind == ("probs" if "prob" in way else "logits")
         assert not found.looks_like_probs
 
 
-def test_class_numbers_that_are_names_are_taken_for_names(tmp_path):
-    path = csv(tmp_path / "a.csv", label=2 - LABELS, **named("", "210"))
-    np.testing.assert_array_equal(read(path, logits="2,1,0").labels, LABELS)
+def test_class_numbers_that_are_names_are_taken_for_names():
+    path = csv("a.csv", label=2 - LABELS, **named("", "210"))
+    assert_array_equal(read(path, logits="2,1,0").labels, LABELS)
 
 
 BINARY = {
@@ -256,79 +263,78 @@ BINARY = {
 
 @pytest.mark.parametrize("way", BINARY)
 @pytest.mark.parametrize("name", ["y_prob", "logits", "y_score"])
-def test_one_column_is_class_1_of_two(tmp_path, way, name):
+def test_one_column_is_class_1_of_two(way, name):
     labels, keys = BINARY[way]
     arrays = {"y_true": labels, name: expit(SCORE) if name == "y_prob" else SCORE}
-    np.savez(tmp_path / "a.npz", **arrays)
-    csv(tmp_path / "a.csv", **arrays)
-    jsonl(tmp_path / "a.jsonl", pandas.DataFrame(arrays).to_dict("records"))
+    np.savez("a.npz", **arrays)
+    csv("a.csv", **arrays)
+    jsonl("a.jsonl", pandas.DataFrame(arrays).to_dict("records"))
     for kind in ("npz", "csv", "jsonl"):
-        found = read(tmp_path / f"a.{kind}", **keys)
-        np.testing.assert_array_equal(found.labels, TRUTH)
+        found = read(f"a.{kind}", **keys)
+        assert_array_equal(found.labels, TRUTH)
         expected = np.stack([0 * SCORE, SCORE], 1)
-        np.testing.assert_allclose(log_softmax(found.logits, 1), log_softmax(expected, 1), atol=1e-5)
+        assert_allclose(log_softmax(found.logits, 1), log_softmax(expected, 1), atol=1e-5)
         assert found.kind == ("probs" if name == "y_prob" else "logits")
         if found.kind == "logits":
-            np.testing.assert_array_equal(found.logits, expected.astype(np.float32))
+            assert_array_equal(found.logits, expected.astype(np.float32))
 
 
-def test_the_positive_class_is_class_one_whichever_column_is_first(tmp_path):
+def test_the_positive_class_is_class_one_whichever_column_is_first():
     labels = np.array(["ham", "spam"])[TRUTH]
-    path = csv(tmp_path / "a.csv", label=labels, prob_spam=expit(SCORE), prob_ham=expit(-SCORE))
+    path = csv("a.csv", label=labels, prob_spam=expit(SCORE), prob_ham=expit(-SCORE))
     found = read(path, positive="spam")
-    np.testing.assert_allclose(found.logits[:, 1] - found.logits[:, 0], SCORE, atol=1e-5)
-    np.testing.assert_array_equal(found.labels, TRUTH)
+    assert_allclose(found.logits[:, 1] - found.logits[:, 0], SCORE, atol=1e-5)
+    assert_array_equal(found.labels, TRUTH)
 
 
-def test_a_column_with_a_number_at_its_end_is_named_by_a_key(tmp_path):
-    path = csv(tmp_path / "a.csv", label=TRUTH == 1, prob_1=expit(SCORE), site_2=NAMES)
+def test_a_column_with_a_number_at_its_end_is_named_by_a_key():
+    path = csv("a.csv", label=TRUTH == 1, prob_1=expit(SCORE), site_2=NAMES)
     found = read(path, probs="prob_1", group="site_2")
-    np.testing.assert_allclose(found.logits[:, 1] - found.logits[:, 0], SCORE, atol=1e-5)
-    np.testing.assert_array_equal(found.group, NAMES)
+    assert_allclose(found.logits[:, 1] - found.logits[:, 0], SCORE, atol=1e-5)
+    assert_array_equal(found.group, NAMES)
 
 
-def test_columns_that_merely_begin_as_a_role_does_are_not_read_for_it(tmp_path):
+def test_columns_that_merely_begin_as_a_role_does_are_not_read_for_it():
     others = {"group_size": LABELS, "weight_kg": LABELS, "cluster_id": LABELS, "label_text": NAMES, "weights": LABELS}
-    found = read(csv(tmp_path / "a.csv", label=LABELS, **others, **named("logits_")))
+    found = read(csv("a.csv", label=LABELS, **others, **named("logits_")))
     assert (found.group, found.weight, found.cluster, found.unread) == (None, None, None, tuple(others))
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz"])
-def test_weights_clusters_and_groups_lose_the_rows_of_ignored_labels(tmp_path, kind):
+def test_weights_clusters_and_groups_lose_the_rows_of_ignored_labels(kind):
     out = np.isin(np.arange(N), [0, 8, 9])
     labels = np.where(out, np.where(np.arange(N) == 9, 255, -100), LABELS)
     columns = {"labels": labels, "w": np.arange(N), "patient": LABELS // 2, "group": NAMES}
     scores = named("logits_") if kind == "csv" else {"logits": LOGITS}
-    {"csv": csv, "npz": np.savez}[kind](tmp_path / f"a.{kind}", **columns, **scores)
+    {"csv": csv, "npz": np.savez}[kind](f"a.{kind}", **columns, **scores)
     keys = {"weight": "w", "cluster": "patient"}
-    found = read(tmp_path / f"a.{kind}", ignored=("-100", "255"), **keys)
-    np.testing.assert_array_equal(found.labels, LABELS[~out])
-    np.testing.assert_array_equal(found.logits, LOGITS[~out])
-    np.testing.assert_array_equal(found.weight, np.flatnonzero(~out))
-    np.testing.assert_array_equal(found.cluster, (LABELS // 2).astype(str)[~out])
-    np.testing.assert_array_equal(found.group, NAMES[~out])
+    found = read(f"a.{kind}", ignored=("-100", "255"), **keys)
+    assert_array_equal(found.labels, LABELS[~out])
+    assert_array_equal(found.logits, LOGITS[~out])
+    assert_array_equal(found.weight, np.flatnonzero(~out))
+    assert_array_equal(found.cluster, (LABELS // 2).astype(str)[~out])
+    assert_array_equal(found.group, NAMES[~out])
     assert (found.left_out, found.unread) == (3, ())
-    assert "255" in refused(tmp_path / f"a.{kind}", ignored=("-100",), **keys)
-    assert "it has 0 examples" in refused(tmp_path / f"a.{kind}", ignored=("-100", "255", "0", "1", "2"), **keys)
+    assert "255" in refused(f"a.{kind}", ignored=("-100",), **keys)
+    assert "it has 0 examples" in refused(f"a.{kind}", ignored=("-100", "255", "0", "1", "2"), **keys)
     if kind == "csv":
         columns["labels"][20] = 5
-        path = csv(tmp_path / "b.csv", **columns, **scores)
+        path = csv("b.csv", **columns, **scores)
         assert "the first is in line 22" in refused(path, ignored=("-100", "255"), **keys)
 
 
-def test_a_test_file_may_have_no_labels(tmp_path):
-    found = read(npz(tmp_path / "a.npz", labels=None), where="test")
+def test_a_test_file_may_have_no_labels():
+    found = read(npz("a.npz", labels=None), where="test")
     assert found.labels is None
-    np.testing.assert_array_equal(found.logits, LOGITS)
-    assert "val has no array 'labels'" in refused(tmp_path / "a.npz")
-    assert "test: it has 0 examples" in refused(npz(tmp_path / "b.npz", labels=None, logits=LOGITS[:0]), where="test")
-    assert read(csv(tmp_path / "a.csv", y_prob=expit(SCORE)), where="test").logits.shape == (N, 2)
+    assert_array_equal(found.logits, LOGITS)
+    assert "val has no array 'labels'" in refused("a.npz")
+    assert "test: it has 0 examples" in refused(npz("b.npz", labels=None, logits=LOGITS[:0]), where="test")
+    assert read(csv("a.csv", y_prob=expit(SCORE)), where="test").logits.shape == (N, 2)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 3), min_size=N, max_size=N))
-def test_choices_that_cannot_be_are_minus_infinity(tmp_path_factory, sizes):
-    folder = tmp_path_factory.mktemp("a")
+def test_choices_that_cannot_be_are_minus_infinity(sizes):
     labels = LABELS % sizes
     if len({*labels.tolist()}) == 1:
         sizes, labels = [3] * N, LABELS
@@ -338,19 +344,19 @@ def test_choices_that_cannot_be_are_minus_infinity(tmp_path_factory, sizes):
     jagged = [{"logits": row, "labels": int(label)} for row, label in zip(rows, labels, strict=True)]
     empty = named("logits_", values=np.where(possible, LOGITS, np.nan))
     paths = [
-        npz(folder / "a.npz", logits=expected, labels=labels),
-        csv(folder / "a.csv", label=labels, **empty),
-        csv(folder / "b.csv", label=labels, **named("logits_", values=expected)),
-        jsonl(folder / "a.jsonl", jagged),
+        npz("a.npz", logits=expected, labels=labels),
+        csv("a.csv", label=labels, **empty),
+        csv("b.csv", label=labels, **named("logits_", values=expected)),
+        jsonl("a.jsonl", jagged),
     ]
     for path in paths:
         found = read(path)
-        np.testing.assert_array_equal(found.logits, expected[:, : found.logits.shape[1]])  # of lists the longest
-        np.testing.assert_array_equal(found.labels, labels)
+        assert_array_equal(found.logits, expected[:, : found.logits.shape[1]])  # of lists the longest
+        assert_array_equal(found.labels, labels)
     probs = np.where(possible, softmax(expected, axis=1), np.nan)
-    found = read(csv(folder / "p.csv", label=labels, **named("z_", values=probs)), scores="z_")
-    np.testing.assert_array_equal(np.isneginf(found.logits), ~possible)
-    np.testing.assert_allclose(softmax(found.logits, axis=1), softmax(expected, axis=1), atol=1e-5)
+    found = read(csv("p.csv", label=labels, **named("z_", values=probs)), scores="z_")
+    assert_array_equal(np.isneginf(found.logits), ~possible)
+    assert_allclose(softmax(found.logits, axis=1), softmax(expected, axis=1), atol=1e-5)
 
 
 def after_temperature(logits, labels):
@@ -377,17 +383,17 @@ def test_probabilities_of_any_number_of_decimals_are_scaled_as_exact_ones(decima
     unit = _unit(rounded)
     assert unit == (10**decimals if (rounded == 0).any() else 0)
     logits = floored_log(rounded, rounded_floor(rounded, unit))
-    np.testing.assert_allclose(np.exp(logits.astype(np.float64)).sum(1)[(rounded == 0).any(1)], 1, atol=1e-5)
+    assert_allclose(np.exp(logits.astype(np.float64)).sum(1)[(rounded == 0).any(1)], 1, atol=1e-5)
     exact = after_temperature(np.log(probs), labels)
     found = after_temperature(logits, labels)
     assert abs(found[1] / exact[1] - 1) < 0.02
 
 
-def test_rounded_probabilities_and_votes_are_told_by_their_values(tmp_path):
+def test_rounded_probabilities_and_votes_are_told_by_their_values():
     probs, labels = overconfident(10, 2.0)
     exact = after_temperature(np.log(probs), labels)
     for decimals in (3, 4):
-        path = npz(tmp_path / "a.npz", logits=None, probs=np.round(probs, decimals).astype(np.float32), labels=labels)
+        path = npz("a.npz", logits=None, probs=np.round(probs, decimals).astype(np.float32), labels=labels)
         found = read(path)
         assert found.unit == 10**decimals
         temperature, nll_after = after_temperature(found.logits, labels)
@@ -395,11 +401,11 @@ def test_rounded_probabilities_and_votes_are_told_by_their_values(tmp_path):
         assert abs(nll_after / exact[1] - 1) < 0.01
     generator = np.random.default_rng(0)
     votes = np.stack([generator.multinomial(7, row) for row in probs]) / 7
-    path = npz(tmp_path / "v.npz", logits=None, probs=votes, labels=labels)
+    path = npz("v.npz", logits=None, probs=votes, labels=labels)
     half = np.maximum(votes, 0.5 / 7)
-    np.testing.assert_allclose(read(path).logits, np.log(half / half.sum(1, keepdims=True)), atol=1e-6)
-    given = read_outputs(str(path), Keys(), where="val", floor=0.01).logits
-    np.testing.assert_allclose(log_probabilities(votes, floor=0.01), given, atol=1e-6)
+    assert_allclose(read(path).logits, np.log(half / half.sum(1, keepdims=True)), atol=1e-6)
+    given = read_outputs(path, Keys(), where="val", floor=0.01).logits
+    assert_allclose(log_probabilities(votes, floor=0.01), given, atol=1e-6)
     for no_lattice in (np.eye(10)[labels], softmax(60 * probs, 1) * (probs > 0.01)):  # sure, and cut off
         assert _unit(no_lattice / no_lattice.sum(1, keepdims=True)) == 0
 
@@ -409,51 +415,51 @@ class Bomb:
         return (exec, ("raise SystemExit('executed')",))
 
 
-def test_pickles_are_refused_and_not_executed(tmp_path):
+def test_pickles_are_refused_and_not_executed():
     pickled = np.array([Bomb(), Bomb()], dtype=object)
-    np.save(tmp_path / "c.npy", pickled)
-    (tmp_path / "b.npz").write_bytes(pickle.dumps(Bomb()))
-    for source in (npz(tmp_path / "a.npz", labels=pickled), tmp_path / "b.npz", f"logits={tmp_path}/c.npy"):
+    np.save("c.npy", pickled)
+    Path("b.npz").write_bytes(pickle.dumps(Bomb()))
+    for source in (npz("a.npz", labels=pickled), "b.npz", "logits=c.npy"):
         assert "it holds more than arrays, which could run code" in refused(source)
 
 
-def test_a_torch_file_is_read_with_weights_only(tmp_path, monkeypatch):
+def test_a_torch_file_is_read_with_weights_only(monkeypatch):
     asked = []
 
     def load(path, **options):
         asked.append(options)
         raise RuntimeError("set weights_only=False\nto run it")
 
-    (tmp_path / "a.pt").write_bytes(b"x")
+    Path("a.pt").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load))
-    assert "which could run code): run the model, and torch.save" in refused(tmp_path / "a.pt")
+    assert "which could run code): run the model, and torch.save" in refused("a.pt")
     assert asked == [{"map_location": "cpu", "weights_only": True}]
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert "torch" in refused(tmp_path / "a.pt")
+    assert "torch" in refused("a.pt")
 
 
-def test_a_real_torch_file(tmp_path):
+def test_a_real_torch_file():
     torch = pytest.importorskip("torch")
     for dtype, tolerance in ((torch.float32, 0), (torch.bfloat16, 1e-2)):
         tensors = {"logits": torch.tensor(LOGITS).to(dtype), "labels": torch.tensor(LABELS)}
-        torch.save(tensors, tmp_path / "a.pt")
-        np.testing.assert_allclose(read(tmp_path / "a.pt").logits, LOGITS, rtol=tolerance)
+        torch.save(tensors, "a.pt")
+        assert_allclose(read("a.pt").logits, LOGITS, rtol=tolerance)
 
 
-def test_files_that_are_none_of_their_format_or_no_files(tmp_path):
-    whole = npz(tmp_path / "whole.npz").read_bytes()
+def test_files_that_are_none_of_their_format_or_no_files():
+    whole = Path(npz("whole.npz")).read_bytes()
     damaged = {
         "b.npz": whole[:-100],
         "e.safetensors": (1 << 60).to_bytes(8, "little") + b"{}",
         "i.npy": np.lib.format.magic(1, 0) + b"\x40\0{'descr':'<f4','fortran_order':False,'shape':(10**12,3)}\n",
     }
     for name, content in damaged.items():
-        (tmp_path / name).write_bytes(content)
-        assert "cannot be read" in refused(f"logits={tmp_path / name}")
-    os.mkfifo(tmp_path / "pipe.npz")
-    (tmp_path / "folder.npz").mkdir()
+        Path(name).write_bytes(content)
+        assert "cannot be read" in refused(f"logits={name}")
+    os.mkfifo("pipe.npz")
+    Path("folder.npz").mkdir()
     for name in ("pipe.npz", "folder.npz", "a.txt", "x" * 300 + ".npz"):
-        assert "there is no file" in refused(tmp_path / name)
+        assert "there is no file" in refused(name)
 
 
 def samples(*, texts=True, document=lambda k: k, **more):
@@ -476,40 +482,40 @@ def brier(found):
 
 
 @pytest.mark.parametrize("texts", [True, False])
-def test_samples_of_lm_evaluation_harness_give_its_brier_score(tmp_path, texts):
+def test_samples_of_lm_evaluation_harness_give_its_brier_score(texts):
     rows, expected = samples(texts=texts)
-    found = read(jsonl(tmp_path / "samples_arc_easy_2026-01-02T03-04-05.678.jsonl", rows))
-    np.testing.assert_allclose(brier(found), expected, rtol=1e-6)
-    np.testing.assert_array_equal(found.logits.argmax(1) == found.labels, [row["acc"] for row in rows])
+    found = read(jsonl("samples_arc_easy_2026-01-02T03-04-05.678.jsonl", rows))
+    assert_allclose(brier(found), expected, rtol=1e-6)
+    assert_array_equal(found.logits.argmax(1) == found.labels, [row["acc"] for row in rows])
     assert ({*found.group}, len({*found.cluster}), found.unread) == ({"arc_easy"}, N, ())
     bare = [{key: row[key] for key in ("doc_id", "target", "resps")} for row in rows]
-    np.testing.assert_array_equal(read(jsonl(tmp_path / "samples.jsonl", bare)).logits, found.logits)
+    assert_array_equal(read(jsonl("samples.jsonl", bare)).logits, found.logits)
 
 
-def test_documents_that_are_repeated_are_clusters_of_their_task(tmp_path):
+def test_documents_that_are_repeated_are_clusters_of_their_task():
     rows = [*samples(document=lambda k: k // 2, task="arc")[0], *samples(task="boolq")[0]]
-    found = read(jsonl(tmp_path / "samples.jsonl", rows))
+    found = read(jsonl("samples.jsonl", rows))
     assert found.group.tolist() == ["arc"] * N + ["boolq"] * N
     assert len({*found.cluster}) == N // 2 + N
 
 
-def test_a_pattern_reads_the_samples_of_several_tasks(tmp_path):
+def test_a_pattern_reads_the_samples_of_several_tasks():
     for task in ("arc", "boolq"):
-        jsonl(tmp_path / f"samples_{task}_2026-01-02T03-04-05.678.jsonl", samples()[0])
-    found = read(tmp_path / "samples_*.jsonl")
+        jsonl(f"samples_{task}_2026-01-02T03-04-05.678.jsonl", samples()[0])
+    found = read("samples_*.jsonl")
     assert found.group.tolist() == ["arc"] * N + ["boolq"] * N
     assert (len({*found.cluster}), len(set(found.checksum.split()))) == (2 * N, 2)
-    alone = read(tmp_path / "samples_boolq_2026-01-02T03-04-05.678.jsonl")
-    np.testing.assert_array_equal(found.logits[N:, : alone.logits.shape[1]], alone.logits)
-    assert "there is no file" in refused(tmp_path / "none_*.jsonl")
+    alone = read("samples_boolq_2026-01-02T03-04-05.678.jsonl")
+    assert_array_equal(found.logits[N:, : alone.logits.shape[1]], alone.logits)
+    assert "there is no file" in refused("none_*.jsonl")
 
 
-def test_scores_without_the_question_are_left_out_and_what_is_no_choice_names_its_line(tmp_path):
+def test_scores_without_the_question_are_left_out_and_what_is_no_choice_names_its_line():
     rows, expected = samples(acc_mutual_info=0.0)
     for row in rows:
         row["filtered_resps"] += [["-1.0", "False"]] * len(row["filtered_resps"])
-    path = jsonl(tmp_path / "samples_a_b.jsonl", rows)
-    np.testing.assert_allclose(brier(read(path)), expected, rtol=1e-6)
+    path = jsonl("samples_a_b.jsonl", rows)
+    assert_allclose(brier(read(path)), expected, rtol=1e-6)
     for wrong in ({"target": "a text"}, {"filtered_resps": ["an answer"]}):
         said = refused(jsonl(path, [*rows[:4], rows[4] | wrong, *rows[5:]]))
         assert "line 5, cannot be read" in said

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from data.conftest import encoded
+from numpy.testing import assert_array_equal
 
 import focalgeo.data.registry as registry
 from focalgeo.data import load_dataset
@@ -60,7 +61,7 @@ def test_cifar_split_is_the_papers():
     train, val = split_indices(50000, 5000, 1)
     assert val[:5].tolist() == [26247, 35067, 34590, 16668, 12196]
     assert val.sum() == 122592196
-    np.testing.assert_array_equal(np.sort(np.concatenate([train, val])), np.arange(50000))
+    assert_array_equal(np.sort(np.concatenate([train, val])), np.arange(50000))
 
 
 @pytest.mark.parametrize(("n", "val_size", "seed"), [(5, 5, 1), (5, -1, 1), (5, 1, 2**32)])
@@ -72,9 +73,9 @@ def test_split_indices_out_of_range(n, val_size, seed):
 def test_default_val_is_a_tenth_of_train_by_the_rule():
     data = made(train=numbered(50), test=numbered(20, 100))
     train, val = split_indices(50, 5, 1)
-    np.testing.assert_array_equal(data.val.x[:, 0], val)
-    np.testing.assert_array_equal(data.train.x[:, 0], train)
-    np.testing.assert_array_equal(data.test.x, numbered(20, 100).x)
+    assert_array_equal(data.val.x[:, 0], val)
+    assert_array_equal(data.train.x[:, 0], train)
+    assert_array_equal(data.test.x, numbered(20, 100).x)
 
 
 def test_without_test_split_the_three_are_disjoint_and_complete():
@@ -82,20 +83,20 @@ def test_without_test_split_the_three_are_disjoint_and_complete():
     assert [len(s.y) for s in (data.train, data.val, data.test)] == [60, 20, 20]
     assert sorted(np.concatenate([s.x[:, 0] for s in data[1:4]])) == list(range(100))
     for split in data[1:4]:
-        np.testing.assert_array_equal(split.y, split.x[:, 0] >= 50)
+        assert_array_equal(split.y, split.x[:, 0] >= 50)
 
 
 @pytest.mark.parametrize("names", [("train", "test"), ("train", "val", "test")])
 def test_subsets_are_mixed_and_those_of_own_splits_stay_in_order(names):
     parts = {part: numbered(100, 100 * i) for i, part in enumerate(names)}
     whole, small = made(**parts), made((20, None, 20), **parts)
-    np.testing.assert_array_equal(small.train.x, whole.train.x[:20])
+    assert_array_equal(small.train.x, whole.train.x[:20])
     assert 4 <= small.train.y.sum() <= 16
     assert np.all(np.diff(small.test.x[:, 0].astype(int)) > 0)
     assert len(small.test.y) == 20
     assert 4 <= small.test.y.sum() <= 16
     if "val" in names:
-        np.testing.assert_array_equal(whole.val.x, parts["val"].x)
+        assert_array_equal(whole.val.x, parts["val"].x)
         assert sorted(whole.train.x[:, 0]) == list(range(100))
 
 
@@ -161,7 +162,7 @@ def test_moments_of_clusters():
 def test_clusters_follow_the_seed_in_mixed_order():
     one, again, two = (load_dataset("clusters:0.5", split_seed=seed) for seed in (1, 1, 2))
     for part in (1, 2, 3):
-        np.testing.assert_array_equal(one[part].x, again[part].x)
+        assert_array_equal(one[part].x, again[part].x)
         assert (one[part].x != two[part].x).all()
         assert 20 < one[part].y[:80].sum() < 60
     assert one.checksum == two.checksum != load_dataset("clusters:0.6").checksum
@@ -241,8 +242,8 @@ def test_prepared_images_and_labels_round_trip(data_dir, splits):
         data = load_dataset(f"tfds:{name}")
         assert data.class_names == CLASSES
         for part, split in {"validation": data.val, "test": data.test}.items():
-            np.testing.assert_array_equal(split.x, splits[part][0])
-            np.testing.assert_array_equal(split.y, splits[part][1])
+            assert_array_equal(split.x, splits[part][0])
+            assert_array_equal(split.y, splits[part][1])
             assert (split.x.dtype, split.y.dtype) == (np.uint8, np.int32)
         ours = sorted((x.tobytes(), int(y)) for x, y in zip(*data.train, strict=True))
         assert ours == sorted((x.tobytes(), int(y)) for x, y in zip(*splits["train"], strict=True))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from data.conftest import assert_same, write_archive, write_folder
+from numpy.testing import assert_array_equal
 from reference.tree_lstm import parse
 
 from focalgeo.data import load_dataset, read_embeddings
@@ -258,7 +259,7 @@ def test_vocabulary_is_that_of_train_alone(max_words):
     for before, after in zip(parts, encoded[1:4], strict=True):
         words = np.array(vocabulary)[before.x]
         known = np.where(np.isin(words, encoded.vocabulary), words, "<unk>")
-        np.testing.assert_array_equal(np.array(encoded.vocabulary)[after.x], known)
+        assert_array_equal(np.array(encoded.vocabulary)[after.x], known)
 
 
 VOCABULARY = ("", "<unk>", "the", "café", "gone", ".")
@@ -284,8 +285,8 @@ def test_rows_are_those_of_the_file_and_others_follow_the_seed(vectors):
     vocabulary = (*VOCABULARY, *(f"word{i}" for i in range(3000)))
     table, again, two = (read_embeddings(vectors, vocabulary, seed=seed) for seed in (0, 0, 1))
     assert (table.shape, table.dtype, table[0].any()) == ((3006, 3), np.float32, False)
-    np.testing.assert_array_equal(table[[*FOUND]], np.array([*FOUND.values()], np.float32))
-    np.testing.assert_array_equal(table, again)
+    assert_array_equal(table[[*FOUND]], np.array([*FOUND.values()], np.float32))
+    assert_array_equal(table, again)
     assert np.flatnonzero((table == two).all(axis=1)).tolist() == [0, *FOUND]
     deviation, sample = np.std([*FOUND.values()]), table[6:]
     assert abs(sample.std() / deviation - 1) < 5 / np.sqrt(2 * sample.size)
@@ -295,14 +296,14 @@ def test_rows_are_those_of_the_file_and_others_follow_the_seed(vectors):
 def test_a_phrase_is_passed_over_though_its_first_word_is_known(vectors):
     expected = read_embeddings(vectors, (*VOCABULARY, "new"))
     vectors.write_text(f"{TEXT}new york 7 8 9\n", encoding="utf-8")
-    np.testing.assert_array_equal(read_embeddings(vectors, (*VOCABULARY, "new")), expected)
+    assert_array_equal(read_embeddings(vectors, (*VOCABULARY, "new")), expected)
 
 
 def test_packed_vectors_and_word2vecs_first_line_give_the_same(vectors, tmp_path):
     expected = read_embeddings(vectors, VOCABULARY)
     with gzip.open(tmp_path / "vectors.txt.gz", "wb") as file:
         file.write(("6 3\n" + TEXT.replace("\n", " \r\n")).encode())
-    np.testing.assert_array_equal(read_embeddings(str(tmp_path / "vectors.txt.gz"), VOCABULARY), expected)
+    assert_array_equal(read_embeddings(str(tmp_path / "vectors.txt.gz"), VOCABULARY), expected)
 
 
 @pytest.mark.parametrize("line", ["gone 1 2", "gone 1 2 x", "gone 1 2 1e99"])
