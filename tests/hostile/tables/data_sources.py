@@ -1,7 +1,5 @@
 """Data sets as the run command reads them: one case a class of fault; tests/data has the library's."""
 
-from functools import partial
-
 import numpy as np
 from data.conftest import encoded, write_archive, write_folder
 from hostile.cases import ROOT, Case
@@ -39,12 +37,11 @@ def escaping(folder):
     write_archive(folder / "x.tar", {"../escaped/cat/0.png": b""} | images("train"))
 
 
-DATA = partial(Case, "hostile file")
 CASES = [
-    DATA("nothing there", running("folder:gone"), "there is no such folder or archive"),
-    DATA("a name of two lines", running("folder:a\nb"), "folder:a"),
-    DATA("an option that does not apply", running("digits", "--config.data.max_words=5"), "max_words is 5 for digits"),
-    DATA("a broken image", running("folder:data", make=broken), "cat/9.png cannot be read"),
-    DATA("a name that leads out", running("folder:x.tar", make=escaping), "outside the destination"),
-    DATA("words without vectors", running("digits", "--config.data.embeddings=gone.txt"), "gone.txt"),
+    Case("nothing there", running("folder:gone"), "there is no such folder or archive"),
+    Case("a name of two lines", running("folder:a\nb"), "folder:a"),
+    Case("an option that does not apply", running("digits", "--config.data.max_words=5"), "max_words is 5 for digits"),
+    Case("a broken image", running("folder:data", make=broken), "cat/9.png cannot be read"),
+    Case("a name that leads out", running("folder:x.tar", make=escaping), "outside the destination"),
+    Case("words without vectors", running("digits", "--config.data.embeddings=gone.txt"), "gone.txt"),
 ]

@@ -15,14 +15,13 @@ from focalgeo.calibration import streaming
 LOGITS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 LOG_PROBS = np.asarray(LOGITS - np.log(np.exp(LOGITS).sum(axis=1, keepdims=True)), np.float32)
 LABELS = np.int32([0, 1, 2, 1, 0])
-KEY = np.uint32([0, 7])
 BOTH = LOG_PROBS, LABELS
 FROM_1 = LOG_PROBS, LABELS + 1
 
 
 def refused(says, function, *args, **kwargs):
     name = getattr(function, "__name__", "a function")
-    return Call("wrong result", f"{name}: {says}", partial(function, *args, **kwargs), says)
+    return Call(f"{name}: {says}", partial(function, *args, **kwargs), says)
 
 
 CASES = [
@@ -35,9 +34,7 @@ CASES = [
         for entry in calibration.METRICS.values()
         if entry.binned
     ),
-    refused("of logits give", calibration.smooth_ece, 4 * LOGITS, LABELS),
     refused("threshold is 99: give a value from 0 to 1", calibration.high_confidence, *BOTH, 99),
-    refused("num_resamples is 100000000", calibration.bootstrap, calibration.ece, *BOTH, KEY, 10**8),
     refused("not one PRNG key", calibration.bootstrap, calibration.ece, *BOTH, 0.5, 10),
     refused("what the metric returns", calibration.bootstrap, lambda p, y, mask=None: p, *BOTH, jax.random.key(0), 10),
     refused("metric is str: give a function", calibration.bootstrap, "ece", *BOTH, 0, 10),
@@ -55,21 +52,17 @@ CASES = [
     refused("logits of 5 examples are not finite", calibration.fit_temperature, LOGITS * np.nan, LABELS),
     refused("make 1000000 points", calibration.grid_search, *BOTH, np.linspace(0, 9, 1000), np.linspace(1, 9, 1000)),
     refused("two different values", calibration.line_search, *BOTH, [1.0, 1.0], [0.5, 1.0]),
-    refused("num_folds is 1", calibration.folds, np.zeros(9, int), 1, 0),
     refused(
         "structured matrix scaling takes 200", calibration.fit, "structured_matrix_scaling", 2 * np.eye(5, 300), LABELS
     ),
     refused("the method is 'platt'", calibration.fit, "platt", *BOTH),
     refused("criterion of temperature_scaling", calibration.fit, "temperature_scaling", *BOTH, criterion="line_search"),
     refused("takes no gammas", calibration.fit, "focal_temperature_scaling", *BOTH, gammas=[0.0]),
-    refused("give trained_gamma", calibration.fit, "loss_implied_map", *BOTH),
-    refused("probs is", calibration.log_probabilities, LOGITS),
     *(
         refused(r"labels\[2\] is 3", loss, *FROM_1)
         for loss in (losses.cross_entropy, losses.brier_loss, losses.mmce, partial(losses.focal_loss, gamma=2.0))
     ),
     refused("smoothing is 2", losses.label_smoothed_cross_entropy, *BOTH, 2.0),
-    refused("gamma is inf", losses.focal_loss, *BOTH, np.inf),
     refused("p is 1.5", losses.sample_gamma, 1.5, (0.2,), (5.0, 3.0)),
     refused("gamma is inf", theory.gradient_ratio, 0.5, np.inf),
 ]

@@ -85,10 +85,9 @@ def strange(folder):
 
 
 CASES = [
-    Case("traceback", "manifest: too deep", changed(text("manifest.json", DEEP)), "cannot be read"),
-    Case("traceback", "row: too deep", changed(text("metrics.jsonl", f"{DEEP}\n"), command="report"), "is no row"),
+    Case("manifest: too deep", changed(text("manifest.json", DEEP)), "cannot be read"),
+    Case("row: too deep", changed(text("metrics.jsonl", f"{DEEP}\n"), command="report"), "is no row"),
     Case(
-        "wrong result",
         "finished, then rows and the page are gone and a checkpoint is damaged",
         changed(
             gone("metrics.jsonl"), gone("report.html"), gone("figures"), cut("checkpoints/17/state/manifest.ocdbt", 9)
@@ -98,7 +97,6 @@ CASES = [
         check=is_whole,
     ),
     Case(
-        "wrong result",
         "all members diverge",
         lambda folder: run_in("w", "--config.sweep.learning_rate=(1e29,1e30)"),
         "every member stopped and has no results .learning_rate=1e.29 at step 1; learning_rate=1e.30 at step 1.; lower",
@@ -107,11 +105,10 @@ CASES = [
         check=lambda folder: (folder / "w" / "report.html").stat(),
         progress=True,
     ),
-    Case("unhelpful line", "a stranger's folder", strange, "has no manifest.json; choose another"),
-    Case("traceback", "a name too long", lambda folder: run_in("w" * 300), "File name too long"),
-    Case("traceback", "a name of bytes", lambda folder: run_in("w\udcff"), "control characters or no UTF-8"),
+    Case("a stranger's folder", strange, "has no manifest.json; choose another"),
+    Case("a name too long", lambda folder: run_in("w" * 300), "File name too long"),
+    Case("a name of bytes", lambda folder: run_in("w\udcff"), "control characters or no UTF-8"),
     Case(
-        "wrong result",
         "a workdir that is a link to a folder works",
         changed(lambda w: (w.rename(w.parent / "big"), w.symlink_to("big"))),
         "report: w/report.html",
