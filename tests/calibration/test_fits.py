@@ -14,12 +14,12 @@ from focalgeo.calibration import (
     compare,
     fit_focal_temperature,
     fit_temperature,
-    fits,
     focal_temperature_scaling,
     nll,
     temperature_scaling,
     temperature_score_test,
 )
+from focalgeo.calibration.fits import focal as fits
 from focalgeo.types import InputError
 
 scaled = jax.jit(focal_temperature_scaling)

@@ -262,4 +262,4 @@ def test_every_metrics_record_of_the_reference_file(papers):
     close((fraction, accuracy), (record["S90"]["fraction"], record["S90"]["accuracy"]))
     for row in record["binning_disagreements"]:  # of rules in float32, at the last bit: all are on the edge
         edge = round(float(row["conf"]) * row["M"])
-        assert calibration.binning.bin_index(np.float32([row["conf"]]), row["M"]) == edge - 1
+        assert calibration.metrics.binning.bin_index(np.float32([row["conf"]]), row["M"]) == edge - 1

@@ -5,8 +5,9 @@ import pytest
 from outputs import outputs
 
 from focalgeo import calibration, checks
-from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, fast_search, grid_search, line_search, search
-from focalgeo.calibration.search import GridSearch, plain_surfaces
+from focalgeo.calibration import GAMMAS, TEMPERATURES, best_point, grid_search, line_search
+from focalgeo.calibration.fits import fast_search, search
+from focalgeo.calibration.fits.search import GridSearch, plain_surfaces
 from focalgeo.types import InputError
 
 

@@ -10,7 +10,7 @@ from outputs import outputs
 
 from focalgeo import calibration
 from focalgeo.calibration import METHODS, METRICS, compare, fit, maps
-from focalgeo.calibration.comparison import Outputs
+from focalgeo.calibration.study.comparison import Outputs
 from focalgeo.rows import Fit, Metric, select
 from focalgeo.types import InputError
 

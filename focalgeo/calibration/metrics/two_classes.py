@@ -8,200 +8,40 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.sparse.linalg import cg
-from scipy import optimize
 
 from focalgeo import checks
-from focalgeo.calibration import maps, newton, variants
-from focalgeo.calibration.binning import (
+from focalgeo.calibration import newton
+from focalgeo.calibration.metrics.binning import (
     Events,
     Labels,
     LogProbs,
     Mask,
+    Reliability,
     Scalar,
     Summed,
+    area,
     bin_mean,
+    expected_gap,
     gap,
     mean_of,
+    named_empty,
     of_bins,
     of_sums,
     weighted,
     weighted_mean,
     weighted_sums,
 )
-from focalgeo.calibration.maps import Ascending, Rows
-from focalgeo.calibration.variants import Params
 from focalgeo.trees import matmul
 
-# Of each method rows are the numbers fitted, columns what they multiply: s^2, log p, -log(1 - p) and 1.
-PLATT = ((0, 1, 1, 0), (0, 0, 0, 1))
-BETA = ((0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))
-QUADRATIC = ((1, 0, 0, 0), (0, 1, 1, 0), (0, 0, 0, 1))
-
-_LEAST = -1e15  # of a log-probability: its square is finite in float32
 _SPAN = 0.75  # of the examples, in each fit of the loess
 _HALVINGS = 24  # in the search for its widths
-_PRECISE = {"ftol": 1e-13, "gtol": 1e-9}
 _GAIN, _SMALLEST, _MOST_STEPS = (
     1e-8,
     1e-4,
     100,
 )  # of Newton's steps: nats promised, the least share of one, their number
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
-
-
-@maps.quiet
-def logistic_calibration(logits: Rows, square: Scalar, a: Scalar, b: Scalar, c: Scalar) -> Rows:
-    """Log-probabilities of P(1) = sigmoid(square s^2 + a log p - b log(1 - p) + c), with s = log p - log(1 - p).
-
-    Platt scaling is square 0 and a = b, as a s + c; beta calibration square 0, with a and b of 0 or more so that it
-    never falls; quadratic scaling a = b. That is not kept monotone, as in its source: beyond s = -a / (2 square) it
-    turns round.
-
-    Args:
-        logits: Float [..., 2].
-        square: Float scalar.
-        a: Float scalar.
-        b: Float scalar.
-        c: Float scalar.
-
-    Returns:
-        [..., 2] float32, normalised. The predicted class may differ from that of the logits.
-
-    Source: Platt, Advances in Large Margin Classifiers (1999), of the log-odds as his classifier's output; Kull, Silva
-    Filho & Flach, AISTATS 2017, Eq. 3; Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, and probmetrics 1.3.0.
-
-    Example:
-        >>> square, a, b, c = np.float32([0, 0.5, 0.5, -0.2])  # Platt's sigmoid(s / 2 - 0.2)
-        >>> platt = calibration.logistic_calibration(two_classes, square, a, b, c)
-        >>> print(np.exp(platt[:, 1]).round(4))
-        [0.2144 0.2905 0.349  0.5007 0.6208 0.7107]
-    """
-    columns = _columns(maps.rows_beside("logits", logits, square, a, b, c))
-    space, dtype = maps.namespace(columns[0]), columns[0].dtype
-    terms = zip((square, a, b, c), columns, strict=True)
-    return _certain(logits, _log_probs(sum(space.asarray(number, dtype) * column for number, column in terms)))
-
-
-@maps.quiet
-def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabilities: Ascending) -> Rows:
-    """Log-probabilities of P(1) = f(s), with f linear in the log-odds s between the thresholds.
-
-    Args:
-        logits: Float [..., 2].
-        thresholds: Float [numbers], ascending log-odds; beyond the ends, f is constant.
-        probabilities: Float [numbers], ascending, above 0 and below 1: f there.
-
-    Returns:
-        [..., 2] float32, normalised. The predicted class may differ from that of the logits.
-
-    Source: Zadrozny & Elkan, KDD 2002.
-
-    Example:
-        >>> steps = np.float32([-2, 0, 2]), np.float32([0.2, 0.4, 0.7])
-        >>> print(np.exp(calibration.binary_isotonic_calibration(two_classes, *steps)[:, 1]).round(4))
-        [0.2    0.2614 0.3153 0.4608 0.6079 0.7   ]
-    """
-    log_q, log_p = _two_classes(logits)
-    space = maps.namespace(log_p)
-    numbers = (space.asarray(numbers, log_p.dtype) for numbers in (thresholds, probabilities))
-    p = space.interp(log_p - log_q, *numbers).astype(log_p.dtype)
-    return _certain(logits, _log_probs(space.log(p) - space.log1p(-p)))
-
-
-def _certain(logits, log_probs):
-    """The log-probabilities, of which those of a row with a class that cannot be are -inf and 0."""
-    space = maps.namespace(log_probs)
-    logits = space.asarray(logits)
-    any_never = space.max(-logits, axis=-1, keepdims=True) == np.inf
-    return space.where(any_never, space.where(logits == -np.inf, -np.inf, 0), log_probs).astype(log_probs.dtype)
-
-
-@maps.quiet
-def _two_classes(logits):
-    """Log(1 - p) and log p; NaN of a row that is not finite."""
-    rows = maps.rows_beside("logits", checks.score_rows("logits", logits, shape=(..., 2)))
-    space = maps.namespace(rows)
-    s = space.sum(_signed(rows), axis=-1)
-    s = space.where(space.isfinite(space.max(space.abs(rows), axis=-1)), s, np.nan)
-    return [space.maximum(maps.log_sigmoid(log_odds), _LEAST) for log_odds in (-s, s)]
-
-
-def _columns(logits):
-    """S^2, log p, -log(1 - p) and 1."""
-    log_q, log_p = _two_classes(logits)
-    s = log_p - log_q
-    return s * s, log_p, -log_q, maps.namespace(s).ones_like(s)
-
-
-def _log_probs(log_odds):
-    return maps.log_sigmoid(_signed(log_odds[..., None]))
-
-
-def _signed(rows):
-    """The rows, the negative first, [..., 2]."""
-    signs = np.array([-1, 1], rows.dtype)
-    return rows * maps.namespace(rows).broadcast_to(signs, (*rows.shape[:-1], 2))
-
-
-def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Params:
-    """The numbers of a `logistic_calibration` with the least NLL of Platt's targets.
-
-    Each of the n_y examples of a label counts as one of the other label with probability 1 / (n_y + 2); so any examples
-    have a least NLL, those that a threshold parts too.
-
-    Args:
-        logits: Float [examples, 2].
-        labels: Int [examples].
-        criterion: "nll".
-        mask: How often each example counts.
-        form: PLATT, BETA or QUADRATIC.
-        least: Of all numbers but the last.
-
-    Returns:
-        The numbers "a", "b" and perhaps "c", and "converged".
-
-    Source: as `logistic_calibration`; the targets are Platt's, section 2.2, for all three.
-    """
-    logits, labels, weight = map(np.asarray, (logits, labels, mask))
-    possible = np.isfinite(logits).all(axis=-1)  # all other rows say nothing
-    columns = np.stack(_columns(logits[possible]), axis=-1).astype(np.float64) @ np.transpose(form)
-    truth, weight = labels[possible] == 1, weight[possible].astype(np.float64)
-    total = np.array([weight @ ~truth, weight @ truth])
-    target = np.where(truth, (total[1] + 1) / (total[1] + 2), 1 / (total[0] + 2))
-    share = weight / total.sum()
-    centre = share @ columns * [*[1] * (len(form) - 1), 0]  # of all but the constant
-    size = np.maximum(np.abs(columns - centre).max(axis=0, initial=0), 1e-300)
-    columns = (columns - centre) / size
-
-    def objective(numbers):
-        scores = columns @ numbers
-        small = np.exp(-np.abs(scores))  # of one exponential both the softplus and the sigmoid
-        residual = share * (np.where(scores > 0, 1, small) / (1 + small) - target)
-        return share @ (np.maximum(scores, 0) + np.log1p(small) - target * scores), columns.T @ residual
-
-    bounds = [(least, None)] * (len(size) - 1) + [(None, None)]
-    best = optimize.minimize(objective, np.zeros(len(size)), (), "L-BFGS-B", True, bounds=bounds, options=_PRECISE)
-    numbers = best.x / size
-    numbers[-1] -= centre @ numbers
-    return dict(zip("abc", numbers.astype(logits.dtype), strict=False)) | {"converged": best.success}
-
-
-def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
-    """Isotonic regression of the label on the log-odds.
-
-    Returns:
-        "thresholds" and "probabilities" for `binary_isotonic_calibration`; these are between 1 / (n + 2) and
-        1 - 1 / (n + 2) of n examples, the rule of succession, so that the NLL stays finite.
-
-    Source: as `binary_isotonic_calibration`.
-    """
-    possible = np.isfinite(logits).all(axis=1)
-    log_q, log_p = _two_classes(np.asarray(logits)[possible])
-    weight = np.asarray(mask)[possible]
-    least = 1 / (weight.sum() + 2)
-    return variants.isotonic_regression(log_p - log_q, np.asarray(labels)[possible], weight, least, 1 - least)
 
 
 def class_one(examples: checks.Examples) -> Events:
@@ -368,3 +208,41 @@ def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
         return cg(partial(matmul, gram), of_ones, tol=1e-6)[0][0]
 
     return weighted_mean(jnp.abs(p - jnp.interp(p, points, jax.lax.map(smoothed, points))), weight)
+
+
+@of_sums(of_bins(named_empty, class_one))
+def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
+    """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1.
+
+    Example:
+        >>> bins = calibration.binary_reliability(two_classes, outcomes, num_bins=2)
+        >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
+        [3. 3.] [0.2    0.7667] [0.3333 0.6667]
+    """
+
+
+@of_sums(expected_gap(class_one))
+def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+    """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
+
+    log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
+    tests/calibration/test_metrics.py.
+
+    Example:
+        >>> round(float(calibration.binary_ece(two_classes, outcomes, num_bins=2)), 4)
+        0.1167
+    """
+
+
+@weighted
+def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    """Area under the ROC curve of P(class 1) as a test of whether the label is 1: as `confidence_auroc` of that event.
+
+    log_probs float [examples, 2]; NaN where all labels are equal. P(class 1) within 5e-7 are tied, those that round to
+    0 or 1 too.
+
+    Example:
+        >>> round(float(calibration.auroc(two_classes, outcomes)), 4)
+        0.7778
+    """
+    return area(class_one(checks.examples(log_probs, labels, mask)))

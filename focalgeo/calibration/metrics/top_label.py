@@ -11,9 +11,6 @@ P(class 1) = 0.1 is a confidence of 0.9 in class 0 and shares a bin with 0.9, so
 `binary_ece` and `binary_reliability` take log_probs [examples, 2].
 """
 
-import inspect
-import math
-from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -22,11 +19,10 @@ import numpy as np
 from jaxtyping import Float
 
 from focalgeo import checks
-from focalgeo.calibration import binary, binning
-from focalgeo.calibration.binning import Labels, LogProbs, Mask, Reliability, Scalar, SoftLabels, Summed
+from focalgeo.calibration.metrics import binning
+from focalgeo.calibration.metrics.binning import Labels, LogProbs, Mask, Scalar, SoftLabels, Summed
 from focalgeo.calibration.newton import bisection
-from focalgeo.rows import Title
-from focalgeo.types import DEFAULT_METRICS, OFF_ONE, PROBABILITY_FLOOR, Array, floored_log
+from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, Array, floored_log
 
 _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on which reflection is plain convolution
 _HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8
@@ -169,10 +165,12 @@ def high_confidence(
         (0.75, 0.6667)
     """
     checks.check_interval("threshold", threshold, 0, 1)
-    return _sure(threshold)(log_probs, labels, mask)
+    return sure(threshold)(log_probs, labels, mask)
 
 
-def _sure(threshold=0.99):
+def sure(threshold: float = 0.99) -> Summed:
+    """`high_confidence` as a function of sums."""
+
     def sums(examples, _):
         confidence, correct, weight = binning.top_label(examples)
         sure = jnp.where(confidence >= threshold - binning.ON_EDGE, weight, 0)
@@ -290,30 +288,6 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
     return binning.bin_mean(bins, jnp.where(bins.count > 1, binning.gap(bins) ** 2 - variance, 0))
 
 
-@binning.of_sums(binning.of_bins(binning.named_empty, binary.class_one))
-def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
-    """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1.
-
-    Example:
-        >>> bins = calibration.binary_reliability(two_classes, outcomes, num_bins=2)
-        >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
-        [3. 3.] [0.2    0.7667] [0.3333 0.6667]
-    """
-
-
-@binning.of_sums(binning.expected_gap(binary.class_one))
-def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
-    """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
-
-    log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
-    tests/calibration/test_metrics.py.
-
-    Example:
-        >>> round(float(calibration.binary_ece(two_classes, outcomes, num_bins=2)), 4)
-        0.1167
-    """
-
-
 @binning.of_sums(binning.of_bins(lambda bins: binning.bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0))))
 def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
     """Sum over bins of (n_i / N) max(confidence_i - accuracy_i, 0): the part of `ece` from overconfident bins.
@@ -395,28 +369,7 @@ def confidence_auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) 
         >>> round(float(calibration.confidence_auroc(log_probs, labels)), 4)
         1.0
     """
-    return _area(_top(log_probs, labels, mask))
-
-
-@binning.weighted
-def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
-    """Area under the ROC curve of P(class 1) as a test of whether the label is 1: as `confidence_auroc` of that event.
-
-    log_probs float [examples, 2]; NaN where all labels are equal. P(class 1) within 5e-7 are tied, those that round to
-    0 or 1 too.
-
-    Example:
-        >>> round(float(calibration.auroc(two_classes, outcomes)), 4)
-        0.7778
-    """
-    return _area(binary.class_one(checks.examples(log_probs, labels, mask)))
-
-
-def _area(events):
-    right, wrong, first, end = _ranked(events)
-    below = jnp.concatenate([jnp.zeros_like(wrong[:1]), jnp.cumsum(wrong)])
-    beaten = (below[first] + below[end]) / 2 / below[-1]  # shares: their sum is no large number
-    return jnp.sum(right * beaten) / jnp.sum(right)
+    return binning.area(_top(log_probs, labels, mask))
 
 
 @binning.weighted
@@ -434,143 +387,7 @@ def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
         >>> round(float(calibration.aurc(log_probs, labels)), 4)
         0.2083
     """
-    right, wrong, first, _ = _ranked(_top(log_probs, labels, mask))
+    right, wrong, first, _ = binning.ranked(_top(log_probs, labels, mask))
     count = right + wrong
     accepted, failed = (jnp.cumsum(counts[::-1])[::-1][first] for counts in (count, wrong))
     return jnp.sum(count * jnp.where(count == 0, 0, failed / accepted)) / jnp.sum(count)
-
-
-def _ranked(events):
-    """By ascending confidence: weights of right and of wrong predictions, and the ends of each group of equal ones.
-
-    The order does not depend on the mask, so that one sort serves every resample of a bootstrap.
-    """
-    order = jnp.argsort(events.p, stable=True)
-    ordered = events.p[order]
-    ends = binning.ends_of_equal(ordered, ordered, method="sort")
-    weights = (jnp.where(outcome, events.weight, 0)[order] for outcome in (events.correct, ~events.correct))
-    return *weights, *ends
-
-
-class MetricEntry(NamedTuple):
-    """A metric of METRICS: its function, and how its numbers are shown and bounded."""
-
-    function: Callable[..., Array]  # function(log_probs, labels, *, mask=None) -> scalar; with num_bins where binned
-    shown: Title  # its entry in a manifest
-    largest: float = math.inf  # that it can be
-    share: bool = False  # of examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
-    among: Callable[..., Array] | None = None  # among(log_probs, labels) -> the number of examples a share is of
-    may_lack: bool = False  # NaN where it has no meaning, as the accuracy of no example: no fault of the numbers
-    smallest: float = 0.0  # that it can be
-
-    @property
-    def binned(self) -> bool:
-        """Whether it takes num_bins."""
-        return "num_bins" in inspect.signature(self.function).parameters
-
-    @property
-    def summed(self) -> Summed | None:
-        """The function of sums that it is, where it is one."""
-        return getattr(self.function, "summed", None)
-
-
-def _part(name, function, summed, field):
-    """One field of what a function of log-probabilities and labels returns, and of its function of sums."""
-    part = lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field)  # noqa: E731
-    part.__name__, part.__wrapped__ = name, function
-    part.summed = summed._replace(value=lambda *sums: getattr(summed.value(*sums), field))
-    return part
-
-
-def _percent(function, title, note="", *, best="low", **fields: bool | Callable) -> MetricEntry:
-    return MetricEntry(function, Title(title, "%", note, 100.0, 2, best), largest=1.0, **fields)
-
-
-def _centred(function, title, note, **fields):
-    """A number that is best in the middle of its range."""
-    return MetricEntry(function, Title(title, note=note, best="middle"), may_lack=True, smallest=-math.inf, **fields)
-
-
-_OF_ECE, _OF_BRIER, _SURE = "part of the ECE", "part of the Brier score", "confidence of 0.99 or more"
-METRICS = {
-    entry.function.__name__: entry
-    for entry in (
-        _percent(accuracy, "Accuracy", "higher is better", best="high", share=True),
-        _percent(ece, "ECE", "equal-width bins"),
-        _percent(adaptive_ece, "Adaptive ECE", "equal-mass bins"),
-        MetricEntry(nll, Title("NLL", "nats")),
-        MetricEntry(brier, Title("Brier score"), largest=2.0),
-        _percent(mce, "MCE", "largest gap of a bin"),
-        _percent(classwise_ece, "Class-wise ECE", "mean over classes"),
-        _percent(debiased_ece, "Debiased ECE", "L2, equal-mass bins"),
-        _percent(smooth_ece, "Smooth ECE", "no bins"),
-        _percent(overconfidence, "Overconfidence", _OF_ECE),
-        _percent(underconfidence, "Underconfidence", _OF_ECE),
-        MetricEntry(
-            _part("brier_calibration", brier_split, brier_split.summed, "calibration"),
-            Title("Brier calibration", note=_OF_BRIER),
-            largest=2.0,
-        ),
-        MetricEntry(
-            _part("brier_refinement", brier_split, brier_split.summed, "refinement"),
-            Title("Brier refinement", note=_OF_BRIER),
-            largest=1.0,
-        ),
-        _percent(
-            _part("high_confidence", high_confidence, _sure(), "fraction"), "|S99|", _SURE, best="high", share=True
-        ),
-        _percent(
-            _part("high_confidence_accuracy", high_confidence, _sure(), "accuracy"),
-            "Accuracy of S99",
-            _SURE,
-            best="high",
-            share=True,
-            among=lambda *of: jnp.round(high_confidence(*of).fraction * len(of[1])),
-            may_lack=True,
-        ),
-        _percent(confidence_auroc, "Confidence AUROC", "right from wrong by confidence", best="high", may_lack=True),
-        _percent(aurc, "AURC", "area under risk-coverage"),
-        _percent(auroc, "AUROC", "of P(1)", best="high", may_lack=True),
-        MetricEntry(binary.binary_brier, Title("Binary Brier score", note="of P(1)"), largest=1.0),
-        _percent(binary.rms_calibration_error, "RMS calibration error", "of P(1)"),
-        _percent(binary.ici, "ICI", "of P(1), by loess"),
-        _centred(binary.calibration_slope, "Calibration slope", "of P(1); 1 is calibrated"),
-        _centred(binary.calibration_intercept, "Calibration intercept", "of P(1); 0 is calibrated"),
-        _centred(binary.spiegelhalter_z, "Spiegelhalter's z", "of P(1); calibrated within 2 of 0"),
-    )
-}
-
-
-def all_metrics(
-    log_probs: LogProbs,
-    labels: Labels,
-    *,
-    num_bins: int = 15,
-    mask: Mask = None,
-    weights: Mask = None,
-    names: Iterable[str] = DEFAULT_METRICS,
-) -> dict[str, Scalar]:
-    """The metrics of METRICS with these names; with num_bins and names bound it is a metric for `bootstrap`.
-
-    Example:
-        >>> found = calibration.all_metrics(log_probs, labels, num_bins=3)
-        >>> {name: round(float(value), 4) for name, value in found.items()}
-        {'accuracy': 0.5, 'ece': 0.2391, 'adaptive_ece': 0.4065, 'nll': 0.8055, 'brier': 0.4991}
-    """
-    mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
-    return metrics_of(log_probs, labels, mask, entries=metric_entries(names), num_bins=num_bins)
-
-
-def metrics_of(
-    log_probs: LogProbs, labels: Labels, mask: Mask = None, *, entries: Mapping[str, MetricEntry], num_bins: int
-) -> dict[str, Scalar]:
-    """The metrics of these entries by name."""
-    return {
-        name: entry.function(log_probs, labels, mask=mask, **({"num_bins": num_bins} if entry.binned else {}))
-        for name, entry in entries.items()
-    }
-
-
-def metric_entries(names: Iterable[str]) -> dict[str, MetricEntry]:
-    """The entries of METRICS with these names, each once, in the order given."""
-    return {name: METRICS[name] for name in checks.names("metrics", names, METRICS)}

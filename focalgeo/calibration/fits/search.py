@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from focalgeo import checks
-from focalgeo.calibration import fast_search
-from focalgeo.calibration.binning import ECE, NLL, Labels, Logits, Mask, Scalar, adaptive_ece_of
+from focalgeo.calibration.fits import fast_search
 from focalgeo.calibration.maps import focal_temperature_scaling
+from focalgeo.calibration.metrics.binning import ECE, NLL, Labels, Logits, Mask, Scalar, adaptive_ece_of
 from focalgeo.types import MOST_PAIRS, Array, InputError
 
 GAMMAS = (0.0, -0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # temperature scaling before the paper's nine

@@ -295,3 +295,23 @@ def adaptive_ece_of(examples: checks.Examples, num_bins: int) -> Scalar:
     """`adaptive_ece` of what has been checked."""
     bins = equal_mass(*top_label(examples), num_bins)
     return bin_mean(bins, gap(bins))
+
+
+def area(events: Events) -> Scalar:
+    """The area under the ROC curve of a probability as a test of its event, a tie counted as half."""
+    right, wrong, first, end = ranked(events)
+    below = jnp.concatenate([jnp.zeros_like(wrong[:1]), jnp.cumsum(wrong)])
+    beaten = (below[first] + below[end]) / 2 / below[-1]  # shares: their sum is no large number
+    return jnp.sum(right * beaten) / jnp.sum(right)
+
+
+def ranked(events: Events) -> tuple[Array, ...]:
+    """By ascending confidence: weights of right and of wrong predictions, and the ends of each group of equal ones.
+
+    The order does not depend on the mask, so that one sort serves every resample of a bootstrap.
+    """
+    order = jnp.argsort(events.p, stable=True)
+    ordered = events.p[order]
+    ends = ends_of_equal(ordered, ordered, method="sort")
+    weights = (jnp.where(outcome, events.weight, 0)[order] for outcome in (events.correct, ~events.correct))
+    return *weights, *ends
