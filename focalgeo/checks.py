@@ -161,12 +161,6 @@ def weight_array(weights: object, shape: tuple[int, ...]) -> Array | None:
     return array
 
 
-def check_mask(mask: object) -> None:
-    """Refuse a mask that is none of truth values: how often an example counts is its weight."""
-    if mask is not None and (array := array_of("mask", mask)).dtype != bool:
-        raise InputError(f"mask is {array.dtype}: give truth values, and how often each example counts as weights=")
-
-
 def weighted_mask(mask: object, weights: object, shape: tuple[int, ...]) -> Array | None:
     """How often each example counts: its weight, where the mask does not leave it out; None where neither is given."""
     mask, weights = mask_array(mask, shape), weight_array(weights, shape)

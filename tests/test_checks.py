@@ -26,9 +26,11 @@ def test_log_probabilities_of_every_float_type_are_let_through(dtype, classes):
 def test_lists_masks_and_what_a_mask_leaves_out_are_let_through():
     np.testing.assert_array_equal(checks.examples(LOG_PROBS.tolist(), [0, 1, 2], [True, True, False]).weight, [1, 1, 0])
     spoiled = np.where([[False], [False], [True]], np.nan, LOG_PROBS)
-    weight = checks.examples(spoiled, np.int8([0, 1, -1]), np.float64([2, 1, 0])).weight
-    np.testing.assert_array_equal(weight, [2, 1, 0])
-    assert np.isfinite(checks.predicted_logits(spoiled, np.int8([0, 1, -1]), np.float64([2, 1, 0])).rows).all()
+    labels, weights = np.int8([0, 1, -1]), np.float64([2, 1, 0])
+    np.testing.assert_array_equal(checks.examples(spoiled, labels, weights=weights).weight, [2, 1, 0])
+    assert np.isfinite(checks.predicted_logits(spoiled, labels, weights=weights).rows).all()
+    with pytest.raises(InputError, match="weights is -2: give a finite value of 0"):
+        checks.examples(LOG_PROBS, LABELS, weights=-weights)
 
 
 @pytest.mark.parametrize(
@@ -42,21 +44,14 @@ def test_lists_masks_and_what_a_mask_leaves_out_are_let_through():
         ([[0.0], [1.0, 2.0]], LABELS, None, "log_probs are no array"),
         ("abc", LABELS, None, "log_probs are <U3: give numbers"),
         (2 * LOG_PROBS + 9, LABELS, None, r"log_probs are logs of numbers .*: of logits give jax.nn.log_softmax"),
-        (LOG_PROBS, LABELS, [1, 1], r"mask .* has shape \(2,\)"),
-        (LOG_PROBS, LABELS, [1.0, -1.0, 1.0], "mask is -1: give a finite value of 0"),
+        (LOG_PROBS, LABELS, [True, True], r"mask .* has shape \(2,\)"),
+        (LOG_PROBS, LABELS, [1.0, 0.5, 1.0], "mask holds float64: give truth values, or .* as weights="),
     ],
 )
 def test_a_fault_of_predictions_is_one_line(log_probs, labels, mask, says):
     with pytest.raises(InputError, match=says) as raised:
         checks.examples(log_probs, labels, mask)
     assert "\n" not in str(raised.value)
-
-
-def test_a_mask_of_importances_names_the_weights():
-    checks.check_mask(None)
-    checks.check_mask([True, False])
-    with pytest.raises(InputError, match=r"mask is float64: give truth values, .* as weights="):
-        checks.check_mask([0.5, 2.0])
 
 
 N, CLASSES = 40, 12
