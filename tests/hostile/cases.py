@@ -1,21 +1,17 @@
 """Cases of bad input: how each is made, what must be said, and the checks that every one of them must pass.
 
-A Case runs a command, a Call a function of the library. tests/hostile/tables/*.py hold them in lists named CASES.
+A Case runs a command. tests/hostile/tables/*.py hold them in lists named CASES.
 """
 
 import hashlib
 import re
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from focalgeo import calibrate, run
 from focalgeo.report import __main__ as report
-from focalgeo.types import InputError
 
 ROOT = Path(__file__).parents[2]
 MAINS = {"run": lambda flags: run.main(["focalgeo.run", *flags]), "calibrate": calibrate.main, "report": report.main}
@@ -31,15 +27,6 @@ class Case(NamedTuple):
     seconds: float = 20.0  # time limit
     check: Callable[[Path], None] | None = None  # of the folder afterwards; for code 2 it is as it was, in any case
     progress: bool = False  # whether lines of progress may stand before the one line
-
-
-class Call(NamedTuple):
-    """A call of the library with bad arguments: an InputError of one line."""
-
-    name: str
-    call: Callable[[], object]
-    says: str  # regular expression, found in the error
-    seconds: float = 20.0
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -71,12 +58,3 @@ def check_case(case: Case, folder: Path, capture: Callable[[], tuple[str, str]])
         assert tree(folder) == before
     if case.check is not None:
         case.check(folder)
-
-
-def check_call(call: Call) -> None:
-    """Assert that a call of the library refuses its arguments in one line."""
-    began = time.perf_counter()
-    with warnings.catch_warnings(action="error"), pytest.raises(InputError, match=call.says) as caught:
-        call.call()
-    assert "\n" not in str(caught.value)
-    assert time.perf_counter() - began < call.seconds

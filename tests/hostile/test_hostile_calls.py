@@ -3,14 +3,18 @@
 What the doors themselves refuse stands in tests/test_checks.py.
 """
 
+import warnings
 from functools import partial
 
 import jax
 import numpy as np
-from hostile.cases import Call
+import pytest
 
 from focalgeo import calibration, curvature, losses, theory
 from focalgeo.calibration.metrics import streaming
+from focalgeo.types import InputError
+
+pytestmark = pytest.mark.long
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 LOG_PROBS = np.asarray(LOGITS - np.log(np.exp(LOGITS).sum(axis=1, keepdims=True)), np.float32)
@@ -21,7 +25,7 @@ FROM_1 = LOG_PROBS, LABELS + 1
 
 def refused(says, function, *args, **kwargs):
     name = getattr(function, "__name__", "a function")
-    return Call(f"{name}: {says}", partial(function, *args, **kwargs), says)
+    return pytest.param(partial(function, *args, **kwargs), says, id=f"{name}: {says}")
 
 
 CASES = [
@@ -66,3 +70,10 @@ CASES = [
     refused("p is 1.5", losses.sample_gamma, 1.5, (0.2,), (5.0, 3.0)),
     refused("gamma is inf", theory.gradient_ratio, 0.5, np.inf),
 ]
+
+
+@pytest.mark.parametrize(("call", "says"), CASES)
+def test_a_call_is_refused_in_one_line(call, says):
+    with warnings.catch_warnings(action="error"), pytest.raises(InputError, match=says) as caught:
+        call()
+    assert "\n" not in str(caught.value)
