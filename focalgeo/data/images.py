@@ -83,11 +83,11 @@ def layout(names: Sequence[str], *, where: str) -> tuple[tuple[str, ...], Member
     if len(class_names) < 2 or not {class_name for _, class_name in folders} <= {*class_names}:
         there = ", ".join(map("/".join, folders[:9]))
         raise InputError(f"{where} has {there}: give two classes or more in train, and none but them in val and test")
-    pairs = defaultdict(list)
+    members = defaultdict(list)
     for row in sorted(range(len(paths)), key=paths.__getitem__):
         part, class_name, _ = paths[row]
-        pairs[part].append((row, class_names.index(class_name)))
-    return class_names, {part: tuple(np.array(rows, np.int32).T) for part, rows in pairs.items()}
+        members[part].append((row, class_names.index(class_name)))
+    return class_names, {part: tuple(np.array(pairs, np.int32).T) for part, pairs in members.items()}
 
 
 def decode_files(
@@ -102,7 +102,7 @@ def decode_files(
         InputError: a broken image, or images of different sizes where image_size is None.
     """
 
-    def decode(name: str) -> np.ndarray:
+    def decode(name):
         with files.reading(f"{where}: {name}"), Image.open(folder / name, formats=FORMATS) as image:
             # Pillow would clip 16 and 32 bits at 255; a camera's MPO holds a photo and smaller copies of it
             if image.mode[0] in "IF" or (image.format != "MPO" and getattr(image, "is_animated", False)):
@@ -177,7 +177,7 @@ def _tiny_imagenet(source, image_size):
     return splits, [english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
 
 
-def _pairs(path: Path) -> list[list[str]]:
+def _pairs(path):
     """What stands before and behind the first tab of each line; none where there is no such file."""
     lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
     return [line.split("\t", 1) for line in lines if "\t" in line]

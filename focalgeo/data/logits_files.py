@@ -166,7 +166,7 @@ def _faults_of_scores(scores, kind, place="row {}".format):
             yield f"{what} with {sums[row]:.6g}: {checks.probability_advice(scores)}"
 
 
-def _as_float32(logits: np.ndarray) -> np.ndarray:
+def _as_float32(logits):
     """Logits as float32; of wider types each row less its maximum, if they are large, lest differences round away."""
     if logits.dtype.itemsize > 4:
         logits = logits.astype(np.float64)

@@ -104,8 +104,9 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     if np.shape(outputs.labels) == outputs.logits.shape and is_one_hot(outputs.labels):
         outputs = outputs._replace(labels=outputs.labels.argmax(axis=1))
     if np.shape(outputs.labels) == outputs.index.shape:
-        ignored = np.isin(outputs.labels.astype(str), keys.ignored)
-        outputs = _rows_of(outputs, np.flatnonzero(~ignored))._replace(left_out=np.sum(ignored))
+        if keys.ignored:
+            kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
+            outputs = _rows_of(outputs, kept)._replace(left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
     return _of_two_classes(outputs)
 

@@ -70,7 +70,7 @@ def list_files(folder: Path) -> list[str]:
         OSError: a folder that cannot be listed.
     """
 
-    def refuse(error: OSError) -> None:
+    def refuse(error):
         raise error
 
     names, met = [], set()
@@ -106,7 +106,7 @@ def unpacked(source: Source) -> Path:
     return _made(f"unpacked-{source.checksum}", partial(_unpack, source.path), source.where)
 
 
-def _unpack(path: Path, folder: Path) -> None:
+def _unpack(path, folder):
     left, is_zip = UNPACKED_LEAST + UNPACKED_RATIO * path.stat().st_size, path.suffix.lower() == ".zip"
     with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
         for member in archive.infolist() if is_zip else archive:
@@ -137,7 +137,7 @@ def decoded(source: Source, image_size: int | None, decode: Callable) -> RawData
         decode: decode(source, image_size) -> splits by name, class names.
     """
 
-    def write(path: Path) -> None:
+    def write(path):
         splits, class_names = decode(source, image_size)
         arrays = {f"{part}_{axis}": array for part, split in splits.items() for axis, array in split._asdict().items()}
         np.savez(path, class_names=class_names, **arrays)

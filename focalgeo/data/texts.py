@@ -75,7 +75,7 @@ def encode_dataset(data: Dataset, *, max_words: int | None = None) -> Dataset:
     ids = np.ones(len(data.vocabulary), np.int32)
     ids[kept] = np.arange(len(kept))
 
-    def encoded(split: Split) -> Split:
+    def encoded(split):
         x = split.x.copy()
         _words(x)[...] = ids[_words(x)]
         return Split(x, split.y)
@@ -84,7 +84,7 @@ def encode_dataset(data: Dataset, *, max_words: int | None = None) -> Dataset:
     return data._replace(vocabulary=tuple(data.vocabulary[position] for position in kept), **splits)
 
 
-def _words(x: np.ndarray) -> np.ndarray:
+def _words(x):
     return x if x.ndim == 2 else x[..., 0]
 
 
@@ -217,6 +217,6 @@ def tokenise(post: str) -> list[str]:
     return WORD.findall(body.lower())
 
 
-def _split_off(splits: dict) -> Sizes:
+def _split_off(splits):
     n, posts = len(splits["train"].y), BYDATE_POSTS if "test" in splits else POSTS
     return Sizes(val=max(1, n * VAL_POSTS // posts), test=max(1, n * TEST_POSTS // POSTS))

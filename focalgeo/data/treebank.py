@@ -96,7 +96,7 @@ def parse_tree(line: str) -> Tree:
     """
     tree, tokens = Tree([], [], [], []), TOKEN.findall(line)[::-1]
 
-    def read_node() -> int:
+    def read_node():
         """The next node, as a child is written."""
         opening, sentiment = tokens.pop(), int(tokens.pop())
         if tokens[-1] == "(":

@@ -36,11 +36,6 @@ TRUTH = (RNG.random(N) < expit(SCORE)).astype(int)
 AT_4 = np.arange(N) == 4  # a row of which a fault is made: line 6 of a csv
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def read(source, *, where="val", **keys):
     return read_outputs(source, Keys(**keys), where=where)
 
