@@ -32,6 +32,10 @@ def epoch(split, *, augmentation=AUGMENTATIONS["none"], normalise=None, **option
     return [jax.device_get(make(split, spec)) for spec in specs(split, augmentation=augmentation, **options)]
 
 
+def evaluation(split, **options):
+    return [*data.evaluation_batches(split, **{"batch_size": 5} | options)]
+
+
 def assert_same(left, right):
     for a, b in zip(left, right, strict=True):
         for one, other in zip(a, b, strict=True):
@@ -41,17 +45,11 @@ def assert_same(left, right):
 
 @pytest.mark.parametrize("n", [1, 5, 23])
 @pytest.mark.parametrize("multiple_of", [1, 2, 8])
-@pytest.mark.parametrize("make", ["epoch", "evaluation"])
+@pytest.mark.parametrize("make", [epoch, evaluation])
 def test_every_example_once_whatever_the_padding(n, multiple_of, make):
     split = make_split(n)
-    if make == "epoch":
-        batches = epoch(split, multiple_of=multiple_of)
-    else:
-        options = {"batch_size": 5, "multiple_of": multiple_of}
-        batches = list(data.evaluation_batches(split, **options))
-        last = [*data.evaluation_batches(split, normalise=NORMALISATIONS["cifar10"], **options)][-1]
-        assert last.x.dtype == np.float32
-    rows = {1: 5, 2: 6, 8: 8}[multiple_of]
+    batches, rows = make(split, multiple_of=multiple_of), {1: 5, 2: 6, 8: 8}[multiple_of]
+    assert make(split, normalise=NORMALISATIONS["cifar10"])[-1].x.dtype == np.float32
     assert len(batches) == data.num_batches(split, 5) == -(-n // 5)
     for batch in batches:
         assert (batch.x.shape, batch.y.shape, batch.mask.shape) == ((rows, 6, 6, 3), (rows,), (rows,))
@@ -62,7 +60,7 @@ def test_every_example_once_whatever_the_padding(n, multiple_of, make):
     names = np.concatenate([b.x[b.mask][:, 0, 0, 0] for b in batches]).astype(int) - 1
     assert sorted(names) == list(range(n))
     assert_array_equal(np.concatenate([b.y[b.mask] for b in batches]), split.y[names])
-    if make == "evaluation":
+    if make is evaluation:
         assert names.tolist() == list(range(n))
 
 
@@ -116,7 +114,7 @@ def test_examples_that_stay_as_rows_make_the_same_batches():
 def test_labels_below_0_count_for_nothing():
     nodes = np.array([[0, -1, 1], [-1, -1, 0], [1, 1, -1]], np.int32)
     split = Split(np.arange(3, dtype=np.int32), nodes)
-    batches = list(data.evaluation_batches(split, batch_size=2))
+    batches = evaluation(split, batch_size=2)
     assert [batch.mask.astype(int).tolist() for batch in batches] == [[[1, 0, 1], [0, 0, 1]], [[1, 1, 0], [0, 0, 0]]]
     trained = epoch(split, batch_size=2)
     for batch in [*batches, *trained]:

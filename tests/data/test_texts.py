@@ -187,16 +187,6 @@ def assert_trees(data, lines):
         assert sorted(map(str, found)) == sorted(map(str, expected)) if part == "train" else found == expected
 
 
-def test_slots_of_one_tree():
-    data = load_dataset(f"sst:{write_folder('.', trees())}")
-    assert [split.x.shape for split in data[1:4]] == [(3, 7, 3), (1, 7, 3), (1, 7, 3)]
-    row = int(np.argmax(data.train.x[:, 3, 0]))
-    assert data.train.x[row, 4:].tolist() == [[0, 1, 2], [0, 4, 3], [0, 0, 5]]
-    assert data.train.y[row].tolist() == [-1, -1, 1, -1, 1, 1, 1]
-    assert data.val.y.tolist() == [[-1, -1, -1, -1, 1, -1, -1]]
-    assert_trees(data, LINES)
-
-
 def test_random_trees_come_back():
     rng = np.random.default_rng(0)
 
