@@ -71,7 +71,10 @@ def test_a_value_on_an_edge_falls_into_the_bin_below_whatever_rounding_made_of_i
     near = np.float32(edge) + np.spacing(np.float32(edge)) * np.arange(-3, 4)
     values = np.clip(np.float32([*off, *near, np.exp(np.log(np.float32(max(edge, 1e-30))))]), 0, 1)
     expected = [oracle.bin_number(value, num_bins) for value in values]
-    for binned in (calibration.metrics.binning.bin_index, jax.jit(calibration.metrics.binning.bin_index, static_argnums=1)):
+    for binned in (
+        calibration.metrics.binning.bin_index,
+        jax.jit(calibration.metrics.binning.bin_index, static_argnums=1),
+    ):
         np.testing.assert_array_equal(binned(values, num_bins), expected)
     assert len({*expected[:3], *expected[4:]}) == 1
     assert expected[3] == min(expected[0] + (edge > 0), num_bins - 1)

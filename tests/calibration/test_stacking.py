@@ -8,8 +8,7 @@ from outputs import outputs
 from scipy import optimize
 
 from focalgeo import calibration
-from focalgeo.calibration import METHODS, fit, maps, read_calibrator
-from focalgeo.calibration.fits import focal as fits
+from focalgeo.calibration import METHODS, blocks, fit, maps, read_calibrator
 from focalgeo.calibration.fits import stacking
 from focalgeo.calibration.methods import MEMBERS, Calibrated
 from focalgeo.calibration.metrics import resampling
@@ -89,7 +88,7 @@ def test_no_rows_give_no_rows_and_blocks_leak_no_warning(monkeypatch):
     logits, labels = outputs(300, 3)
     logits[0, (labels[0] + 1) % 3] = -np.inf
     whole = fit("vector_scaling", logits, labels).predict_log_proba(logits)
-    monkeypatch.setattr(fits, "_BLOCK", 300)
+    monkeypatch.setattr(blocks, "_BLOCK", 300)
     found = fit("vector_scaling", logits, labels)  # warnings are errors here
     np.testing.assert_allclose(found.predict_log_proba(logits), whole, atol=1e-5)
     assert found.predict_log_proba(logits[:0]).shape == (0, 3)

@@ -22,6 +22,7 @@ from focalgeo.calibration.fits import focal, search, stacking, two_classes, vari
 from focalgeo.calibration.fits.variants import Params
 from focalgeo.calibration.methods import exports
 from focalgeo.calibration.metrics.binning import Logits, LogProbs
+from focalgeo.trees import namespace
 from focalgeo.types import CRITERIA, Array, InputError
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -109,7 +110,7 @@ class Fitted(NamedTuple):
         """Calibrated probabilities [examples, classes] of the logits."""
         log_probs = self.predict_log_proba(logits, group)
         with np.errstate(under="ignore"):
-            return maps.namespace(log_probs).exp(log_probs)
+            return namespace(log_probs).exp(log_probs)
 
     def calibrated(self, logits: Logits, group: Array | None = None) -> Calibrated:
         """The log-probabilities with the method and criterion that they are from."""
