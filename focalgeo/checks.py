@@ -148,6 +148,12 @@ def mask_array(mask: object, shape: tuple[int, ...], name: str = "mask") -> Arra
     return array
 
 
+def check_mask(mask: object) -> None:
+    """Refuse a mask that is none of truth values: how often an example counts is its weight."""
+    if mask is not None and (array := array_of("mask", mask)).dtype != bool:
+        raise InputError(f"mask is {array.dtype}: give truth values, and how often each example counts as weights=")
+
+
 def weighted_mask(mask: object, weights: object, shape: tuple[int, ...]) -> Array | None:
     """How often each example counts: its weight, where the mask does not leave it out; None where neither is given."""
     mask, weights = mask_array(mask, shape), mask_array(weights, shape, "weights")
@@ -217,6 +223,7 @@ def predicted_logits(
 
     Warns, in the line that calls the public function, of logits that look like probabilities.
     """
+    check_mask(mask)
     table, labels, mask = _table("logits", logits, labels, mask, weights, soft)
     if not is_traced(table, mask):
         values = finite_logits(_counted(table, mask))

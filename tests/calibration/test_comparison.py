@@ -182,8 +182,8 @@ def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
     logits, labels = outputs(31, 3)
     seen, fold = [], folds(labels, 4, 3)
 
-    def fit(logits, labels, *, criterion, mask):
-        seen.append((logits, mask))
+    def fit(logits, labels, *, criterion, weights):
+        seen.append((logits, weights))
         return {"shift": np.float32(len(seen))}
 
     shifting = Method("shifting", "", fit, lambda params, logits: logits + params["shift"], criteria=("nll",))
@@ -197,7 +197,7 @@ def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
     assert len(seen) == 4
     for index in range(4):
         left_out = fold == index
-        assert any(np.array_equal(rows, logits[~left_out]) and mask.all() for rows, mask in seen)
+        assert any(np.array_equal(rows, logits[~left_out]) and weights.all() for rows, weights in seen)
         shift = found[0].log_probs[left_out] - logits[left_out]
         assert shift.min() > 0.99  # the first fold has 1
         assert np.ptp(shift) < 1e-5

@@ -139,7 +139,7 @@ def test_the_score_test_is_that_of_a_loop_in_float64(temperature):
         mean = sum(math.exp(x) * x for x in a)
         score += w * (a[y] - mean)
         information += w * sum(math.exp(x) * (x - mean) ** 2 for x in a)
-    found, statistic = temperature_score_test(logits, labels, weight), score / math.sqrt(information)
+    found, statistic = temperature_score_test(logits, labels, weights=weight), score / math.sqrt(information)
     assert found.statistic == pytest.approx(statistic, rel=1e-6)
     assert found.p_value == pytest.approx(math.erfc(abs(statistic) / math.sqrt(2)), rel=1e-5)
     assert found.n == weight.sum()

@@ -38,11 +38,11 @@ def names_of(fits):
     return [(fitted.method.name, fitted.criterion) for fitted in fits]
 
 
-def fit_vector_scaling(logits, labels, *, criterion, mask=None):
+def fit_vector_scaling(logits, labels, *, criterion, weights=None):
     """A weight and a bias for each class (Guo et al., section 4.2), by plain gradient descent on the NLL."""
 
     def nll(params):
-        return calibration.nll(apply_vector_scaling(params, logits), labels, mask=mask)
+        return calibration.nll(apply_vector_scaling(params, logits), labels, mask=weights)
 
     start = {"weight": jnp.ones(logits.shape[-1]), "bias": jnp.zeros(logits.shape[-1])}
     step = lambda _, params: jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(nll)(params))  # noqa: E731

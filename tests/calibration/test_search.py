@@ -83,7 +83,7 @@ def test_a_confidence_at_an_edge_belongs_to_the_bin_below():
 def test_weights_count_examples_as_often_as_they_say(criterion):
     logits, labels = outputs(100, 5)
     times = np.arange(100) % 4
-    got = grid_search(logits, labels, (0.0, 1.0), (0.5, 1.0), criterion=criterion, mask=times)
+    got = grid_search(logits, labels, (0.0, 1.0), (0.5, 1.0), criterion=criterion, weights=times)
     repeated = np.repeat(logits, times, axis=0), np.repeat(labels, times)
     expected = grid_search(*repeated, (0.0, 1.0), (0.5, 1.0), criterion=criterion)
     for left, right in zip(got, expected, strict=True):
@@ -207,6 +207,7 @@ def test_ties_of_a_line_go_to_the_temperature_nearest_one():
         ({"temperatures": (0.0, 1.0)}, "temperatures are .*: give a list of numbers above 0"),
         ({"criterion": "acc"}, "criterion is 'acc': choose one of ece, nll, adaptive_ece"),
         ({"mask": np.zeros(6, bool)}, "the mask leaves no example"),
+        ({"mask": np.ones(6)}, "mask is float64: give truth values, and how often each example counts as weights="),
         ({"num_bins": 0}, "num_bins is 0"),
     ],
 )

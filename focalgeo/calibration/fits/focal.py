@@ -52,8 +52,8 @@ def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, we
     Args:
         logits: Float [examples, classes].
         labels: Int [examples].
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Returns:
         CalibrationFit with gamma 0. Predictions that are all right end at T = 0.01 and labels that have nothing to do
@@ -123,7 +123,7 @@ class ScoreTest(NamedTuple):
 
     statistic: float  # below 0: overconfident, a T above 1 fits better; above 0: underconfident
     p_value: float  # two-sided
-    n: float  # examples, each as often as the mask counts it
+    n: float  # examples, each as often as its weight says
 
 
 def temperature_score_test(
@@ -139,8 +139,8 @@ def temperature_score_test(
     Args:
         logits: Float [examples, classes].
         labels: Int [examples].
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], above 0: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], above 0: how often each example counts; None counts each once.
         clusters: [examples], a number or name of the cluster of each: I is then the sum over clusters of their squared
             parts of U times K / (K - 1), and p is Student's of K - 1 degrees of freedom, see `Clusters`.
 
@@ -190,8 +190,8 @@ def fit_focal_temperature(
     Args:
         logits: Float [examples, classes].
         labels: Int [examples].
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Returns:
         CalibrationFit. `converged` is True where gamma and log T both lie more than 1e-4 inside the bracket and the

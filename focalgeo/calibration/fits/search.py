@@ -62,15 +62,15 @@ def grid_search(
         temperatures: Float [temperatures], above 0 and at most 1e6.
         criterion: "ece" (bins of equal width), "adaptive_ece" (equal mass) or "nll".
         num_bins: Bins of the ECE, 1 or more.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Returns:
         GridSearch. Equal values go to the temperature nearest 1 in |log T|, then to the smallest |gamma|, then to the
-        first. The surfaces are `plain_surfaces` inside jit and vmap, where logits, labels and mask may be traced but
-        not the grid, on accelerators, and for adaptive ECE of weights that are not whole. Else, on the CPU, they are
-        those of `fast_search`, which agree with them to 1e-5, but where a confidence lies within rounding of a bin's
-        edge; tested in tests/calibration/test_search.py.
+        first. The surfaces are `plain_surfaces` inside jit and vmap, where all may be traced but the grid, on
+        accelerators, and for adaptive ECE of weights that are not whole. Else, on the CPU, they are those of
+        `fast_search`, which agree with them to 1e-5, but where a confidence lies within rounding of a bin's edge;
+        tested in tests/calibration/test_search.py.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, sections 4.2 and 5.1 (their grid has no gamma = 0).
 
@@ -186,8 +186,8 @@ def line_search(
         temperatures: Float [temperatures], above 0, for the two fits; the line runs between them.
         criterion: "ece" (bins of equal width), "adaptive_ece" (equal mass) or "nll".
         num_bins: Bins of the ECE, 1 or more.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Returns:
         LineSearch; 2 temperatures + gammas evaluations, where the grid has gammas times temperatures. Equal values go

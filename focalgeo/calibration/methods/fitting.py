@@ -116,8 +116,8 @@ def fit(
             probabilities are warned of.
         labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
         criterion: One of the method's criteria; None for the first of them, "nll" wherever something is fitted.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
         gammas: The grid of an ECE, GAMMAS if None; refused with "nll", whose fit is continuous.
         temperatures: The grid of an ECE, TEMPERATURES if None; refused with "nll".
         num_bins: Bins of an ECE, and of histogram binning.
@@ -171,8 +171,8 @@ def fit_methods(
         settings: "criteria", ("nll", "ece") if it is missing (a method that has none of them is fitted by its first),
             "gammas", "temperatures", "num_bins" and "trained_gamma". Methods that search the grid share one search for
             each criterion: give the results by criterion as "searches" where they are known.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Example:
         >>> methods = {name: calibration.METHODS[name] for name in ("uncalibrated", "temperature_scaling")}
@@ -233,7 +233,7 @@ def fit_all(
             shared["members"] = mixed or _members(fitted, examples, settings)
         known = settings._asdict() | shared | {"start": starts.get((method.name, criterion))}
         options = {option: known.get(option) for option in method.options}
-        params = method.fit(logits, labels, criterion=criterion, mask=weight, **options)
+        params = method.fit(logits, labels, criterion=criterion, weights=weight, **options)
         of_groups = names if "group" in method.options else None
         fitted.append(Fitted(method, criterion, params, logits.shape[-1], of_groups))
     return fitted

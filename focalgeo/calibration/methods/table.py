@@ -31,9 +31,9 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 class Method(NamedTuple):
     """A calibration method: its fit, its application, and its name in rows and reports.
 
-    fit(logits, labels, *, criterion, mask, <options>) -> params, a dict of arrays; its scalars are shown in reports,
+    fit(logits, labels, *, criterion, weights, <options>) -> params, a dict of arrays; its scalars are shown in reports,
     and "converged", where it is among them, says whether the best values lie inside the range searched. It is handed
-    what has been checked: mask is how often each example counts, above 0.
+    what has been checked: weights are how often each example counts, above 0.
     apply(params, logits) -> log_probs [examples, classes].
     """
 
@@ -248,11 +248,11 @@ def _works(fitted):
     return kept and log_probs.shape == logits.shape and np.allclose(np.exp(log_probs).sum(axis=-1), 1, atol=1e-3)
 
 
-def _fit_nothing(logits, labels, *, criterion, mask):
+def _fit_nothing(logits, labels, *, criterion, weights):
     return {}
 
 
-def _fit_temperature(logits, labels, *, criterion, mask, temperature_fit, searches, gammas, temperatures):
+def _fit_temperature(logits, labels, *, criterion, weights, temperature_fit, searches, gammas, temperatures):
     """The temperature of the least NLL, or by an ECE that of the grid's row gamma = 0.
 
     So focal temperature scaling, whose grid it is, is never worse on these examples.
@@ -263,9 +263,9 @@ def _fit_temperature(logits, labels, *, criterion, mask, temperature_fit, search
     return {"temperature": best.temperature, "converged": _inside(best.temperature, temperatures)}
 
 
-def _fit_by_group(logits, labels, *, criterion, mask, group, temperature_fit):
+def _fit_by_group(logits, labels, *, criterion, weights, group, temperature_fit):
     """The temperature of each group, its rows given, by least NLL; where that does not converge, that of all."""
-    each = [focal.temperature_fit(logits[rows], labels[rows], mask[rows]) if rows.size else None for rows in group]
+    each = [focal.temperature_fit(logits[rows], labels[rows], weights[rows]) if rows.size else None for rows in group]
     converged = np.array([fit is not None and fit.converged for fit in each])
     temperature = [fit.temperature if fit and fit.converged else temperature_fit.temperature for fit in each]
     return {
@@ -274,12 +274,12 @@ def _fit_by_group(logits, labels, *, criterion, mask, group, temperature_fit):
     }
 
 
-def _fit_focal(logits, labels, *, criterion, mask, focal_fit, searches, gammas, temperatures, num_bins):
+def _fit_focal(logits, labels, *, criterion, weights, focal_fit, searches, gammas, temperatures, num_bins):
     """Gamma and temperature of the least NLL, or by an ECE those of the grid, or of a line through it."""
     if criterion == "nll":
         return {"gamma": focal_fit.gamma, "temperature": focal_fit.temperature, "converged": focal_fit.converged}
     if criterion == "line_search":
-        best = search.searched_line(checks.Examples(logits, labels, mask), gammas, temperatures, num_bins=num_bins)
+        best = search.searched_line(checks.Examples(logits, labels, weights), gammas, temperatures, num_bins=num_bins)
     else:
         best = search.best_point(searches[criterion], gammas, temperatures, criterion=criterion)
     converged = _inside(best.gamma, gammas) & _inside(best.temperature, temperatures)
@@ -292,7 +292,7 @@ def _inside(value, grid):
     return ((low < value) & (value < high)) | (low == high)
 
 
-def _fit_implied(logits, labels, *, criterion, mask, trained_gamma):
+def _fit_implied(logits, labels, *, criterion, weights, trained_gamma):
     """The gamma of the training: the map that undoes what the focal loss of this gamma does to probabilities."""
     return {"gamma": np.float32(trained_gamma)}
 
@@ -332,13 +332,13 @@ MEMBERS = (  # of stacking, as far as they take so many classes
 )
 
 
-def _fit_stacking(logits, labels, *, criterion, mask, members):
+def _fit_stacking(logits, labels, *, criterion, weights, members):
     """The fitted members' params, and the shares of least NLL on examples that no member was fitted to.
 
     members: the fits, and their log-probabilities of these examples by fits of other folds.
     """
     fits, held_out = members
-    given = stacking.likelihoods(held_out, labels, mask)
+    given = stacking.likelihoods(held_out, labels, weights)
     shares = stacking.mixture_shares(*given, stacking.PRIOR / logits.shape[1])
     params = {f"{fit.method.name}.{name}": value for fit in fits for name, value in fit.params.items()}
     params = {name: value for name, value in params.items() if not name.endswith(".converged")}
