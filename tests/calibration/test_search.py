@@ -207,7 +207,7 @@ def test_ties_of_a_line_go_to_the_temperature_nearest_one():
         ({"temperatures": (0.0, 1.0)}, "temperatures are .*: give a list of numbers above 0"),
         ({"criterion": "acc"}, "criterion is 'acc': choose one of ece, nll, adaptive_ece"),
         ({"mask": np.zeros(6, bool)}, "the mask leaves no example"),
-        ({"mask": np.ones(6)}, "mask is float64: give truth values, and how often each example counts as weights="),
+        ({"mask": np.ones(6)}, "mask holds float64: give truth values, or how often each example counts as weights="),
         ({"num_bins": 0}, "num_bins is 0"),
     ],
 )

@@ -67,7 +67,7 @@ def test_fit_by_class_is_that_of_scipy_in_float64(name):
 
 
 @pytest.mark.parametrize("name", BY_NLL)
-def test_weights_of_0_leave_out_and_counts_are_repeats(name):
+def test_weights_are_repeats_and_zero_leaves_out(name):
     logits, labels = drawn(400, noise=0.15)
     count = np.arange(400) % 3
     expected = fit(name, np.repeat(logits, count, axis=0), np.repeat(labels, count))

@@ -15,7 +15,7 @@ from scipy import optimize, special
 from focalgeo import checks
 from focalgeo.calibration import blocks, maps
 from focalgeo.calibration.examples import Clusters
-from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, Scalar, SoftLabels, of_label
+from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, Scalar, SoftLabels, Weights, of_label
 from focalgeo.types import Array
 
 GAMMA_BRACKET = (-0.9, 20.0)
@@ -43,7 +43,9 @@ class CalibrationFit(NamedTuple):
     converged: Bool[Array, ""]  # a least value inside the bracket
 
 
-def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Mask = None) -> CalibrationFit:
+def fit_temperature(
+    logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Weights = None
+) -> CalibrationFit:
     """The T from 0.01 to 100 with the least mean of -log softmax(logits / T)[label], in nats.
 
     The NLL is convex in 1 / T, so its slope in log T changes sign once: Newton's method in log T, and Brent's in the
@@ -127,7 +129,7 @@ class ScoreTest(NamedTuple):
 
 
 def temperature_score_test(
-    logits: Logits, labels: Labels, mask: Mask = None, *, clusters: Array | None = None, weights: Mask = None
+    logits: Logits, labels: Labels, mask: Mask = None, *, clusters: Array | None = None, weights: Weights = None
 ) -> ScoreTest:
     """The score test of T = 1 in temperature scaling: U / sqrt(I), and p = 2 Phi(-|U| / sqrt(I)).
 
@@ -179,7 +181,7 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
 
 
 def fit_focal_temperature(
-    logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Mask = None
+    logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Weights = None
 ) -> CalibrationFit:
     """The (gamma, T) in [-0.9, 20] x [0.01, 100] with the least NLL of `focal_temperature_scaling`, in nats.
 

@@ -18,7 +18,7 @@ from focalgeo.calibration.fits import focal, search, stacking
 from focalgeo.calibration.fits.search import Grid, GridSearch
 from focalgeo.calibration.fits.variants import Params
 from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method
-from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels
+from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels, Weights
 from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
 
 _MOST_FOLDS = 10_000  # fits are made for each
@@ -105,7 +105,7 @@ def fit(
     temperatures: Grid | None = None,
     num_bins: int = 15,
     trained_gamma: float | None = None,
-    weights: Mask = None,
+    weights: Weights = None,
     group: Array | None = None,
 ) -> Fitted:
     """A method of METHODS fitted to held-out logits, ready to predict.
@@ -160,7 +160,7 @@ def fit_methods(
     *,
     settings: Mapping[str, Any],
     mask: Mask = None,
-    weights: Mask = None,
+    weights: Weights = None,
 ) -> list[Fitted]:
     """Every method fitted by those of its criteria that `settings` names, in the order of `methods`.
 
