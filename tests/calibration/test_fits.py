@@ -19,6 +19,7 @@ from focalgeo.calibration import (
     temperature_scaling,
     temperature_score_test,
 )
+from focalgeo.calibration import blocks
 from focalgeo.calibration.fits import focal as fits
 from focalgeo.types import InputError
 
@@ -113,7 +114,7 @@ def test_a_mask_leaves_out_what_it_says_even_nan():
 def test_a_fit_from_near_the_best_is_that_of_all_examples_from_the_usual_start():
     logits, labels = drawn(1.0, 1.5, 3000)
     weight = np.arange(3000) % 5 != 0
-    examples = fits.on_host(checks.predicted_logits(logits, labels, weight))
+    examples = blocks.on_host(checks.predicted_logits(logits, labels, weight))
     plain, near = fits.temperature_fit(*examples), fits.temperature_fit(*examples, 1.7)
     np.testing.assert_allclose(near, plain, rtol=1e-5)
     pair, other = (fits.focal_fit(*examples, plain, start) for start in (None, (1.3, 1.2)))

@@ -69,7 +69,7 @@ def log_sigmoid(log_odds):
     return -namespace(log_odds).logaddexp(-log_odds, 0.0)
 
 
-def _log_sum(scores, where=None):
+def log_sum(scores, where=None):
     """The log of the sum of exp(scores) over the classes, [..., 1]; with `where`, over those."""
     if namespace(scores) is jnp:
         return jax.nn.logsumexp(scores, axis=-1, keepdims=True, where=where)
@@ -207,7 +207,7 @@ def ensemble_parts(logits: Rows, temperature: Numbers) -> tuple[Rows, Rows, Rows
     cooled, plain = temperature_scaling(logits, temperature), temperature_scaling(logits, 1.0)
     space = namespace(plain)
     of_possible = space.where(plain == -np.inf, plain, 0)
-    return cooled, plain, of_possible - _log_sum(of_possible)
+    return cooled, plain, of_possible - log_sum(of_possible)
 
 
 def focal_vector_scaling(
@@ -318,7 +318,7 @@ def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: F
     index = space.searchsorted(space.asarray(edges, log_probs.dtype), log_odds, side="left")
     accuracy = space.where(log_odds > -FAR / 2, 1, accuracies[index])  # the only class that can be
     behind = logits - space.max(space.where(top, -np.inf, logits), axis=-1, keepdims=True)
-    rest = behind - _log_sum(behind, ~top) + space.log1p(-accuracy)
+    rest = behind - log_sum(behind, ~top) + space.log1p(-accuracy)
     return space.where(space.isnan(log_odds), np.nan, space.where(top, space.log(accuracy), rest))
 
 
@@ -540,7 +540,7 @@ def normalised(scores, top):
 def _odds_and_rest(scores, top):
     """Log-odds of the top class, [..., 1], and log-probabilities of the others, meaningless at the top."""
     top_score = namespace(scores).sum(scores, axis=-1, keepdims=True, where=top)
-    log_odds = top_score - _log_sum(scores, ~top)
+    log_odds = top_score - log_sum(scores, ~top)
     return log_odds, scores - top_score + log_sigmoid(log_odds)
 
 

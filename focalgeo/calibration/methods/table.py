@@ -34,7 +34,7 @@ class Method(NamedTuple):
     fit(logits, labels, *, criterion, weights, <options>) -> params, a dict of arrays; its scalars are shown in reports,
     and "converged", where it is among them, says whether the best values lie inside the range searched. It is handed
     what has been checked: weights are how often each example counts, above 0.
-    apply(params, logits) -> log_probs [examples, classes].
+    apply(params, logits) -> log_probs [examples, classes]. Written in jax.numpy, it serves jit, ONNX and PyTorch too.
     """
 
     name: str  # its key in METHODS, and in rows
@@ -45,6 +45,21 @@ class Method(NamedTuple):
     options: tuple[str, ...] = ()  # names of settings, and of what several methods share, that its fit needs
     keeps_class: bool = True  # False: it may change the predicted class
     most_classes: int | None = None  # beyond which it is refused
+
+    def log_probs(self, params: Params, logits: Array) -> LogProbs:
+        """`apply`, by which a class whose logit is -inf has no share, whatever that makes of it."""
+        if getattr(self.apply, "func", self.apply) in (_applied, _apply_stacking):  # built of maps, which see to it
+            return self.apply(params, logits)
+        possible = logits > -np.inf
+        top = namespace(logits).max(logits, axis=-1, keepdims=True)
+        try:
+            log_probs = self.apply(params, namespace(logits).where(possible, logits, top + maps.FAR))
+        except jax.errors.TracerArrayConversionError as error:
+            mend = "write its apply in jax.numpy, or call it outside jit and vmap"
+            raise InputError(f"{self.name} cannot be traced for jit, ONNX and PyTorch: {mend}") from error
+        space = namespace(log_probs)
+        log_probs = space.where(possible, log_probs, -np.inf)
+        return log_probs - space.where(space.min(logits, axis=-1, keepdims=True) > -np.inf, 0, maps.log_sum(log_probs))
 
 
 class ConvergenceWarning(UserWarning):
@@ -89,8 +104,8 @@ class Fitted(NamedTuple):
         """`predict_log_proba` of what has been checked."""
         if self.groups is None:
             if isinstance(logits, np.ndarray) and logits.ndim == 2:
-                return blocks.mapped(partial(self.method.apply, self.params), logits)
-            return self.method.apply(self.params, logits)
+                return blocks.mapped(partial(self.method.log_probs, self.params), logits)
+            return self.method.log_probs(self.params, logits)
         groups = np.array(self.groups)  # sorted, as np.unique gave them
         names = np.asarray("" if group is None else group).astype(str)
         if names.ndim:
@@ -102,9 +117,8 @@ class Fitted(NamedTuple):
             raise InputError(
                 f"group {min(unknown.tolist())!r} has no numbers of its own: give group, names such as {known}"
             )
-        return self.method.apply(
-            {name: np.asarray(value)[index] for name, value in self.params.items() if np.ndim(value)}, logits
-        )
+        params = {name: np.asarray(value)[index] for name, value in self.params.items() if np.ndim(value)}
+        return self.method.log_probs(params, logits)
 
     def predict_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
         """Calibrated probabilities [examples, classes] of the logits."""
