@@ -11,6 +11,7 @@ from scipy import optimize, special
 
 from focalgeo import calibration, checks
 from focalgeo.calibration import (
+    blocks,
     compare,
     fit_focal_temperature,
     fit_temperature,
@@ -19,7 +20,6 @@ from focalgeo.calibration import (
     temperature_scaling,
     temperature_score_test,
 )
-from focalgeo.calibration import blocks
 from focalgeo.calibration.fits import focal as fits
 from focalgeo.types import InputError
 
