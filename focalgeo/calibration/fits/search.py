@@ -1,7 +1,8 @@
 """Search over a grid of (gamma, temperature) for focal temperature scaling, and along a line.
 
-The plain search is the map at every point, then the metrics of its result. It works under jit and vmap and on
-accelerators. On the CPU `grid_search` uses the one of `fast_search`, which tests compare with the plain one.
+The plain search is the map at every point, then the metrics of its result: the map stays vmapped over the grid of gamma
+and T, in chunks of points where memory asks for it. It works under jit and vmap and on accelerators. On the CPU
+`grid_search` uses the one of `fast_search`, which tests compare with the plain one.
 """
 
 from collections.abc import Sequence
@@ -88,16 +89,11 @@ def grid_search(
 def searched_grid(examples, gammas, temperatures, *, criterion, num_bins) -> GridSearch:
     """`grid_search` of what has been checked."""
     by_rank = criterion == "adaptive_ece"
-    if checks.is_traced(examples) or is_plain() or (by_rank and (examples.weight % 1).any()):
+    if checks.is_traced(examples) or jax.default_backend() != "cpu" or (by_rank and (examples.weight % 1).any()):
         surfaces = plain_surfaces(examples, gammas, temperatures, num_bins=num_bins, by_rank=by_rank)
     else:
         surfaces = fast_search.surfaces(examples, gammas, temperatures, num_bins, by_rank=by_rank)
     return _best(gammas, temperatures, *surfaces, surfaces[1] if criterion == "nll" else surfaces[0])
-
-
-def is_plain() -> bool:
-    """Whether `grid_search` outside jit and vmap is the plain one: on every device but the CPU."""
-    return jax.default_backend() != "cpu"
 
 
 def plain_surfaces(

@@ -36,17 +36,18 @@ quiet = np.errstate(all="ignore")  # a decorator: infinities and NaN are said by
 
 def _of_possible(calibration_map: Callable) -> Callable:
     """The map of rows where what is -inf is far below the top, and stays -inf."""
-    name = next(iter(inspect.signature(calibration_map).parameters))
+    signature = inspect.signature(calibration_map)
+    name = next(iter(signature.parameters))
 
     @functools.wraps(calibration_map)
-    def mapped(*numbers, **named):
-        rows, *numbers = (named.pop(name), *numbers) if name in named else numbers
-        rows = rows_beside(name, rows, *numbers, *named.values())
+    def mapped(*given, **named):
+        rows, *numbers = signature.bind(*given, **named).args
+        rows = rows_beside(name, rows, *numbers)
         space = namespace(rows)
         with np.errstate(all="ignore"):
             never = (rows == -np.inf) & _has_top(rows)
             far = space.where(never, space.max(rows, axis=-1, keepdims=True) + FAR, rows)
-            return space.where(never, -np.inf, calibration_map(far, *numbers, **named))
+            return space.where(never, -np.inf, calibration_map(far, *numbers))
 
     return mapped
 

@@ -189,12 +189,12 @@ def _checked(methods, logits, labels, settings, mask, weights):
     settings = checked_settings(settings)
     examples = checks.predicted_logits(logits, labels, mask, weights, soft=True, stacklevel=4)
     check_usable(methods, settings.trained_gamma, examples.rows.shape[-1])
-    of_classes = [name for name, method in methods.items() if {*criteria_of(method, settings)} - {"nll"}]
-    two = examples.rows.shape[1] == 2  # of which members of stacking take classes alone
-    of_classes += [name for name, method in methods.items() if name == "histogram_binning" or method.most_classes == 2]
-    of_classes += [name for name, method in methods.items() if two and "members" in method.options]
-    if examples.labels.ndim == 2 and of_classes:
-        raise InputError(f"labels are soft, which {of_classes[0]} does not take: fit by NLL, or give classes")
+    for name, method in methods.items() if examples.labels.ndim == 2 else ():
+        by_classes = (
+            name == "histogram_binning" or method.most_classes == 2 or {*criteria_of(method, settings)} - {"nll"}
+        )
+        if by_classes or ("members" in method.options and examples.rows.shape[1] == 2):  # some members are by classes
+            raise InputError(f"labels are soft, which {name} does not take: fit by NLL, or give classes")
     return examples, settings
 
 
