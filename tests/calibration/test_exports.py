@@ -14,6 +14,7 @@ from outputs import outputs
 from focalgeo import calibrate
 from focalgeo.calibration import METHODS, fit
 from focalgeo.calibration.methods import Fitted
+from focalgeo.formulas import SNIPPETS
 from focalgeo.types import InputError
 
 PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
@@ -97,7 +98,7 @@ def test_pytorch_gives_the_probabilities_of_the_method(fitted, name):
     assert len(module.state_dict()) == len([*module.buffers()]) > 0
 
 
-@by_method
+@pytest.mark.parametrize("name", [name for name in METHODS_OF_NUMBERS if name in SNIPPETS])
 def test_the_file_of_numpy_gives_the_probabilities_of_the_method(fitted, name):
     method = fitted(name)
     logits, names = saturated(method.num_classes), {}

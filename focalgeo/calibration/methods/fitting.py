@@ -17,7 +17,7 @@ from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.fits import focal, search, stacking
 from focalgeo.calibration.fits.search import Grid, GridSearch
 from focalgeo.calibration.fits.variants import Params
-from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method
+from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method, group_names
 from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels, Weights
 from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
 
@@ -241,10 +241,7 @@ def fit_all(
 
 def _groups(examples, group):
     """The names of the groups in order, one if there is none, and the places of each one's among what counts."""
-    group = np.asarray("" if group is None else group).astype(str)
-    if group.ndim:
-        checks.check_array("group", group, shape=(len(examples.labels),))
-    names, index = np.unique(np.broadcast_to(group, len(examples.labels)), return_inverse=True)
+    names, index = np.unique(group_names(group, examples.weight.shape), return_inverse=True)
     index = index[np.asarray(examples.weight > 0)]
     return tuple(names.tolist()), [np.flatnonzero(index == number) for number in range(len(names))]
 
@@ -359,14 +356,14 @@ def cross_fit(
     """
     single, mixtures = _parted(methods)
     rows, calibrated = np.asarray(examples.rows), []
-    group = None if settings.group is None else np.asarray(settings.group)
+    group = group_names(settings.group, examples.weight.shape)
     for index in tqdm(range(fold.max() + 1), "cross-fitting", **BAR):
         inside = fold == index
         others = examples._replace(weight=np.where(inside, 0, examples.weight))
         fitted = fit_all(single, others, settings, starts=starts)
         calibrated = calibrated or [Calibrated(fit.method, fit.criterion, np.empty_like(rows)) for fit in fitted]
         for fit, held_out in zip(fitted, calibrated, strict=True):
-            held_out.log_probs[inside] = fit.applied(rows[inside], group if group is None else group[inside])
+            held_out.log_probs[inside] = fit.applied(rows[inside], group[inside])
     return calibrated + [
         Calibrated(method, "nll", _stacked(of_members(calibrated), examples, fold)) for method in mixtures.values()
     ]

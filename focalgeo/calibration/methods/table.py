@@ -106,11 +106,7 @@ class Fitted(NamedTuple):
             if isinstance(logits, np.ndarray) and logits.ndim == 2:
                 return blocks.mapped(partial(self.method.log_probs, self.params), logits)
             return self.method.log_probs(self.params, logits)
-        groups = np.array(self.groups)  # sorted, as np.unique gave them
-        names = np.asarray("" if group is None else group).astype(str)
-        if names.ndim:
-            checks.check_array("group", names, shape=logits.shape[:-1])
-        names = np.broadcast_to(names, logits.shape[:-1])
+        groups, names = np.array(self.groups), group_names(group, logits.shape[:-1])  # sorted, as np.unique gave them
         index = np.searchsorted(groups, names).clip(max=len(groups) - 1)
         if (unknown := names[groups[index] != names]).size:
             known = ", ".join(self.groups[:5])
@@ -174,6 +170,14 @@ class Fitted(NamedTuple):
     to_onnx = exports.to_onnx
     to_torch = exports.to_torch
     to_numpy = exports.to_numpy
+
+
+def group_names(group: Array | None, shape: tuple[int, ...]) -> np.ndarray:
+    """The name of each example's group; without groups all are of one, which has no name."""
+    names = np.asarray("" if group is None else group).astype(str)
+    if names.ndim:
+        checks.check_array("group", names, shape=shape)
+    return np.broadcast_to(names, shape)
 
 
 def plain_numbers(params: Mapping[str, Array]) -> dict[str, Any]:
@@ -279,13 +283,13 @@ def _fit_temperature(logits, labels, *, criterion, weights, temperature_fit, sea
 
 def _fit_by_group(logits, labels, *, criterion, weights, group, temperature_fit):
     """The temperature of each group, its rows given, by least NLL; where that does not converge, that of all."""
-    each = [focal.temperature_fit(logits[rows], labels[rows], weights[rows]) if rows.size else None for rows in group]
-    converged = np.array([fit is not None and fit.converged for fit in each])
-    temperature = [fit.temperature if fit and fit.converged else temperature_fit.temperature for fit in each]
-    return {
-        "temperature": np.array(temperature, logits.dtype),
-        "converged": np.all(converged | temperature_fit.converged),
-    }
+    fits = [
+        focal.temperature_fit(logits[rows], labels[rows], weights[rows]) if rows.size else temperature_fit
+        for rows in group
+    ]
+    fits = [fit if fit.converged else temperature_fit for fit in fits]
+    temperature = np.array([fit.temperature for fit in fits], logits.dtype)
+    return {"temperature": temperature, "converged": np.all([fit.converged for fit in fits])}
 
 
 def _fit_focal(logits, labels, *, criterion, weights, focal_fit, searches, gammas, temperatures, num_bins):
@@ -354,22 +358,22 @@ def _fit_stacking(logits, labels, *, criterion, weights, members):
     fits, held_out = members
     given = stacking.likelihoods(held_out, labels, weights)
     shares = stacking.mixture_shares(*given, stacking.PRIOR / logits.shape[1])
-    params = {f"{fit.method.name}.{name}": value for fit in fits for name, value in fit.params.items()}
-    params = {name: value for name, value in params.items() if not name.endswith(".converged")}
+    params = {
+        f"{fit.method.name}.{name}": value for fit in fits for name, value in fit.params.items() if name != "converged"
+    }
     params |= {_SHARE + fit.method.name: np.float32(share) for fit, share in zip(fits, shares, strict=True)}
     # a member at the end of another range is held-out outputs like any: its share says what it is worth
-    plain = [fit for fit in fits if fit.method.name == "temperature_scaling"]
-    return params | {"converged": all(fit.admissible for fit in plain)}
+    return params | {"converged": all(fit.admissible for fit in fits if fit.method.name == "temperature_scaling")}
 
 
 def _apply_stacking(params, logits):
-    shares = {key.removeprefix(_SHARE): value for key, value in params.items() if key.startswith(_SHARE)}
+    def numbers(prefix):
+        return {key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)}
+
+    shares = numbers(_SHARE)
     checks.check_distribution("shares", np.array([*shares.values()]))
-    numbers = {name: {} for name in shares}
-    for key, value in params.items():
-        name, _, number = key.partition(".")
-        numbers.get(name, {})[number] = value
-    return stacking.mixed([METHODS[name].apply(numbers[name], logits) for name in shares], [*shares.values()])
+    parts = [METHODS[name].apply(numbers(f"{name}."), logits) for name in shares]
+    return stacking.mixed(parts, [*shares.values()])
 
 
 _GRID = ("gammas", "temperatures", "searches")
