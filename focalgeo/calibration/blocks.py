@@ -13,9 +13,7 @@ from threadpoolctl import ThreadpoolController
 from focalgeo import checks
 from focalgeo.types import Array, InputError
 
-_LARGE = (
-    2**22
-)  # numbers of a table from which on its terms, and sums within a block, are of its own type: float64's cost
+_LARGE = 2**22  # numbers of a table from which on its terms are of its own type: float64 would take twice the time
 _BLOCK = 2**17  # numbers of a table that are worked on at once: they stay in the processor's cache
 _FEWEST_ROWS = 8  # of a block: with fewer the calls cost more than the work
 _KEPT = 2**25 - 2**16  # bytes, a little less than glibc's largest threshold

@@ -85,18 +85,13 @@ def test_pair_equals_scipy_from_many_starts(gamma, temperature):
     assert found.nll <= fit_temperature(logits, labels).nll
 
 
-def test_separable_labels_end_at_the_bracket():
-    logits = np.eye(5, dtype=np.float32)[np.arange(1000) % 5] * 5
-    for fit in (fit_temperature, fit_focal_temperature):
-        found = fit(logits, np.argmax(logits, axis=1).astype(np.int32))
-        np.testing.assert_allclose(found.temperature, 0.01, rtol=1e-5)
-        assert not found.converged
-
-
-def test_equal_logits_leave_temperature_one():
-    for fit in (fit_temperature, fit_focal_temperature):
-        found = fit(np.ones((1000, 5), np.float32), np.zeros(1000, np.int32))
-        assert (found.gamma, found.temperature, found.converged) == (0, 1, False)
+@pytest.mark.parametrize("fit", [fit_temperature, fit_focal_temperature])
+def test_separable_labels_end_at_the_bracket_and_equal_logits_leave_temperature_one(fit):
+    logits, labels = np.eye(5, dtype=np.float32)[np.arange(1000) % 5] * 5, np.arange(1000) % 5
+    found, equal = fit(logits, labels), fit(0 * logits, labels)
+    np.testing.assert_allclose(found.temperature, 0.01, rtol=1e-5)
+    assert not found.converged
+    assert (equal.gamma, equal.temperature, equal.converged) == (0, 1, False)
 
 
 def test_a_mask_leaves_out_what_it_says_even_nan():
