@@ -28,7 +28,7 @@ def test_lists_masks_and_what_a_mask_leaves_out_are_let_through():
     spoiled = np.where([[False], [False], [True]], np.nan, LOG_PROBS)
     weight = checks.examples(spoiled, np.int8([0, 1, -1]), np.float64([2, 1, 0])).weight
     np.testing.assert_array_equal(weight, [2, 1, 0])
-    assert np.isfinite(checks.predicted_logits(spoiled, np.int8([0, 1, -1]), np.float64([2, 1, 0])).rows).all()
+    assert np.isfinite(checks.predicted_logits(spoiled, np.int8([0, 1, -1]), weights=[2.0, 1.0, 0.0]).rows).all()
 
 
 @pytest.mark.parametrize(
