@@ -22,10 +22,10 @@ from focalgeo.calibration import metrics
 from focalgeo.calibration.binning import Labels, Reliability, Scalar
 from focalgeo.calibration.clusters import Clusters
 from focalgeo.calibration.methods import Calibrated
+from focalgeo.rows import Z95, wilson
 from focalgeo.trees import at_highest
 from focalgeo.types import BAR, MOST_RESAMPLES, OF_CLASS_ONE, Array, Estimate, InputError, PyTree
 
-Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)} | {
     name: metrics.METRICS[name] for name in OF_CLASS_ONE
 }
@@ -51,11 +51,7 @@ def wilson_interval(
     successes, n = map(np.asarray, checks.broadcast(successes=successes, n=n))
     checks.check_interval("successes", successes, 0)
     checks.check_interval("n less the successes", n - successes, 0)
-    denominator = n + Z95**2
-    centre = (successes + Z95**2 / 2) / denominator
-    spread = successes * (n - successes) / np.maximum(n, 1) + Z95**2 / 4
-    half = Z95 * np.sqrt(spread) / denominator
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+    return wilson(successes, n)
 
 
 def bootstrap(

@@ -97,11 +97,11 @@ def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         path,
         f"{run.data_title or 'A run'}: {run.loss}",
         [
-            calibration.reliability_section(run, "test"),
+            calibration.reliability_section(run),
             Section(
                 "Before and after calibration",
                 tables=[calibration.metric_table(run, "test", "Test split")],
-                notes=calibration.bold_words(run, "test") + say("intervals_of_run", run=run),
+                notes=calibration.bold_words(run) + say("intervals_of_run", run=run),
                 parts=[
                     Section(
                         "The same on the validation split, on which the methods were fitted (optimistic)",
@@ -110,8 +110,8 @@ def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
                     )
                 ],
             ),
-            calibration.difference_section(run, "test"),
-            calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
+            calibration.difference_section(run),
+            calibration.loss_implied_section(run, run.setting("loss.gamma")),
             *_training_sections(run.rows),
             calibration.search_section(run, search),
             _curvature_section(run.rows),

@@ -67,6 +67,19 @@ class Run(NamedTuple):
         return self.entry("calibration.criterion") or CRITERION
 
     @property
+    def chosen(self) -> Column | None:
+        """The method that a calibration says to use."""
+        if "calibration" not in self.manifest:
+            return None
+        choice = self.manifest["calibration"]["choice"]
+        return Column(choice["method"], choice["criterion"])
+
+    @property
+    def measured_on(self) -> str:
+        """The split that the page is about: test, or of a calibration without a test cross-fitted val."""
+        return self.entry("calibration.split") or "test"
+
+    @property
     def metrics(self) -> dict[str, Title]:
         """The manifest's metrics by name, in the order of tables."""
         return {name: Title(**entry) for name, entry in self.manifest.get("metrics", {}).items()}
@@ -119,14 +132,14 @@ class Run(NamedTuple):
         known |= zip(others, itertools.cycle(METHOD_COLOURS[2:]), strict=False)
         return known.get(column.method, METHOD_COLOURS[-1])
 
-    def columns(self, split: str = "test") -> list[Column]:
+    def columns(self, split: str = "") -> list[Column]:
         """Return every method by every criterion that has metrics on the split, in the manifest's order."""
-        rows = select(self.rows, Metric, split=split, group=None)
+        rows = select(self.rows, Metric, split=split or self.measured_on, group=None)
         columns = dict.fromkeys(Column(row.method, row.criterion) for row in rows)
         order = [*self.methods, *(column.method for column in columns)]
         return sorted(columns, key=lambda column: order.index(column.method))
 
-    def column_of_each(self, split: str = "test") -> list[Column]:
+    def column_of_each(self, split: str = "") -> list[Column]:
         """Return each method once, fitted by the run's criterion, or by the first that has metrics where it has none.
 
         The loss-implied map is left out: it has a section of its own.
@@ -137,8 +150,9 @@ class Run(NamedTuple):
                 columns[column.method] = column
         return list(columns.values())
 
-    def metric(self, column: Column, name: str, split: str = "test", group: str | None = None) -> Metric | None:
+    def metric(self, column: Column, name: str, split: str = "", group: str | None = None) -> Metric | None:
         """Return the last row of one metric of one column."""
+        split = split or self.measured_on
         return latest(self.rows, Metric, name=name, split=split, group=group, **column._asdict())
 
     def difference(self, name: str, split: str, column: Column, against: Column) -> Difference | None:
