@@ -134,19 +134,20 @@ def as_csv(table: Table) -> str:
     columns = [[table.corner, *(line.title for line in table.lines)], ["", *(line.note for line in table.lines)]]
     for (title, _), *cells in zip(table.heads, *(line.cells for line in table.lines), strict=True):
         unit = ", %" if any(cell.text.endswith("%") for cell in cells) else ""
-        parts = {
-            unit: [cell.text if cell.value is None else cell.value for cell in cells],
-            ", low": [cell.low for cell in cells],
-            ", high": [cell.high for cell in cells],
-            ", note": ["" if cell.low is not None else cell.note for cell in cells],
-        }
-        columns += [[title + part, *entries] for part, entries in parts.items() if set(entries) - {None, ""}]
+        for part, *entries in zip((unit, ", low", ", high", ", note"), *map(_entries, cells), strict=True):
+            if any(entry not in (None, "") for entry in entries):
+                columns.append([title + part, *entries])
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(map(_csv_text, line) for line in zip(*columns, strict=True))
     return text.getvalue()
 
 
-def _csv_text(entry: Any) -> str:
+def _entries(cell):
+    """The number or the text, the interval's ends, and what else stands beneath."""
+    return cell.text if cell.value is None else cell.value, cell.low, cell.high, cell.note if cell.low is None else ""
+
+
+def _csv_text(entry):
     """A name that begins as a formula of a spreadsheet does gets an apostrophe before it."""
     if not isinstance(entry, str):
         return "" if entry is None else f"{entry:.10g}"
