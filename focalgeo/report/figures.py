@@ -258,7 +258,7 @@ def _axes(ax, colour, *size):
 
 def _of_shares(ax, label, **settings):
     ax.set(xlim=(0, 1), **settings)
-    percentages(ax.xaxis, ax.yaxis)
+    percentages(ax, "x", "y")
     return _named(ax, label)
 
 

@@ -225,10 +225,7 @@ def _curvature_section(rows):
         say("hessian", estimators=sorted({str(row.estimator) for row in select(rows, Trace, name="trace")})),
         [
             Section(
-                "All eigenvalues",
-                figures=density,
-                notes=say("density", row=latest(rows, DensityBin)),
-                layout="wide",
+                "All eigenvalues", figures=density, notes=say("density", row=latest(rows, DensityBin)), layout="wide"
             ),
             Section(
                 "Where it comes from",

@@ -104,12 +104,7 @@ def bins_of(
 
 
 def reliability(
-    rows: Rows,
-    column: Column = AS_TRAINED,
-    *,
-    split: str = "test",
-    colour: str = "grey",
-    ax: Axes | None = None,
+    rows: Rows, column: Column = AS_TRAINED, *, split: str = "test", colour: str = "grey", ax: Axes | None = None
 ) -> Axes:
     """Draw the reliability diagram of a method after training: `diagram` of its bins."""
     return diagram(bins_of(rows, column, split=split), colour=colour, ax=ax)
@@ -145,21 +140,21 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str 
     ax.hlines(confidence, lower, upper, color=COLOURS["ink"], linewidth=1.2)
     ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"])
     ax.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
-    percentages(ax.xaxis, ax.yaxis)
+    percentages(ax, "x", "y")
     return ax
 
 
 @styled()
-def risk_coverage(run: Run, curves: Mapping[Column, Rows], *, ax: Axes | None = None) -> Axes | None:
+def risk_coverage(run: Run, curves: Mapping[Column, Rows]) -> Axes | None:
     """Draw the share of errors among the surest share of the examples, with Wilson's 95% intervals; None without."""
     if not all(curves.values()):
         return None
-    ax = ax or new_axes()
+    ax = new_axes()
     for column, rows in curves.items():
         error, low, high, share = values_of(rows, "value", "low", "high", "group")
         ribbon(ax, share, error, low, high, colour=run.method_colour(column), label=run.fitted_title(column))
     ax.set(xlim=(0, 1), ylim=(0, None), xlabel="share of test that is answered", ylabel="errors among the answers")
-    percentages(ax.xaxis, ax.yaxis)
+    percentages(ax, "x", "y")
     legend(ax, columns=1)
     return ax
 
@@ -233,7 +228,7 @@ def course(rows: Rows, name: str) -> Axes | None:
         lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
     ax = courses(lines, "step", COURSES[name][1])
     if ax and name == "accuracy":
-        percentages(ax.yaxis)
+        percentages(ax, "y")
     elif ax and name == "loss" and ax.dataLim.y0 > 0:  # no logarithm else
         logarithmic_ticks(ax, "y")
     return ax
@@ -267,7 +262,7 @@ def gradient_norms(rows: Rows, split: str) -> Axes:
         lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
         histogram(ax, lower, upper, shares, colour=colour, label=f"epoch {plain(epochs[place][0].epoch)}")
     logarithmic_ticks(ax, "x")
-    percentages(ax.yaxis)
+    percentages(ax, "y")
     ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
     legend(ax, columns=3)
     return ax

@@ -90,11 +90,7 @@ def write_list(folder: records.Workdir) -> Path:
     return sections.write_page(
         path,
         f"Runs in {short(folder.resolve().name, 120)}",
-        [
-            Section("Test split, as trained and after temperature scaling by NLL", tables=[table]),
-            *parts,
-            *unreadable,
-        ],
+        [Section("Test split, as trained and after temperature scaling by NLL", tables=[table]), *parts, *unreadable],
         verdict=say("runs", count=len(parts) + len(unreadable), differ=differ),
         contents=False,
     )

@@ -180,12 +180,7 @@ def say(sentence: str, **numbers: Any) -> Markup:
     return Markup(re.sub(r"[ \n]+", " ", macro(**numbers)).strip(" "))
 
 
-def write_page(
-    path: Path,
-    title: str,
-    sections: Sequence[Section],
-    **head: Any,
-) -> Path:
+def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any) -> Path:
     """Write a page and figures/*.svg beside it; returns the page's path. Nothing is written before all is drawn.
 
     head: what stands above the sections: lead or verdict, warnings, tiles (title, cell, colour); contents=False: no

@@ -155,7 +155,7 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     ax.set_xticks(range(len(sweep.values)), sweep.values)
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=quantity.figure[3])
     if quantity.scale == 100:
-        style.percentages(ax.yaxis)
+        style.percentages(ax, "y")
     ax.grid(visible=False, axis="x")
     if len(quantities) * len(sweep.lines) > 1:
         style.legend(ax)
@@ -173,7 +173,7 @@ def scatter(sweep: Sweep, split: str) -> Axes:
     ax.set(xlabel=f"trace of cross-entropy's Hessian on {split}", ylabel="ECE on test, as trained")
     if known.any() and trace[known].min() > 0:
         style.logarithmic_ticks(ax, "x")
-    style.percentages(ax.yaxis)
+    style.percentages(ax, "y")
     style.legend(ax, title=AXES[sweep.axis][1])
     return ax
 
@@ -399,9 +399,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
             notes=say("sweep_calibration", fits=fits, run=run),
         ),
         Section(
-            "Curvature",
-            figures=_panels(sweep, lines, "Curvature") + flatness,
-            notes=say("sweep_curvature", run=run),
+            "Curvature", figures=_panels(sweep, lines, "Curvature") + flatness, notes=say("sweep_curvature", run=run)
         ),
         Section("While training", figures=courses, notes=say("sweep_diagnostics")),
         Section(
