@@ -47,7 +47,6 @@ from focalgeo.rows import (
     select,
     wilson,
 )
-from focalgeo.types import Estimate
 
 AXES = {  # title and symbol
     "gamma": ("γ of the training loss", "γ"),
@@ -274,24 +273,32 @@ def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: b
         lines = []
         for quantity in quantities:
             numbers = quantity.scale * quantity.numbers[place]
-            lines.append(Line(quantity.title, "", list(map(_cell, map(seed_mean, numbers)))))
-            less = list(map(seed_mean, numbers[1:] - numbers[0]))
-            if differences and any(value.n > 1 for value in less):
-                cells = (_cell(value, 3, is_difference=True) for value in less)
-                lines.append(Line("", f"less at {sweep.heads[0]}, paired", [Cell(""), *cells]))
+            lines.append(Line(quantity.title, "", list(map(_cell, numbers))))
+            less = [_difference(seeds) for seeds in numbers[1:] - numbers[0]]
+            if differences and any(cell.text for cell in less):
+                lines.append(Line("", f"less at {sweep.heads[0]}, paired", [Cell(""), *less]))
         tables.append(Table(title or "Mean over seeds", [(head, "") for head in sweep.heads], lines))
     return tables
 
 
-def _cell(estimate: Estimate, digits: int = 4, steps: int = 5, *, is_difference: bool = False) -> Cell:
-    """A mean with its interval beneath, whose decimals make so many steps of its width."""
-    value, _, low, high, n = estimate
-    if n <= is_difference:
-        return Cell("") if is_difference else NOTHING
-    text = f"{'+' if is_difference and value > 0 else ''}{style.significant(value, digits)}"
-    if not is_difference and not low < high:  # one seed, or the same number in all
+def _cell(seeds, digits=4, steps=5):
+    """The mean over seeds with its interval beneath, whose decimals make so many steps of its width."""
+    value, _, low, high, n = seed_mean(seeds)
+    if not n:
+        return NOTHING
+    text = style.significant(value, digits)
+    if not low < high:  # one seed, or the same number in all
         return Cell(text, value=value)
-    return Cell(text, style.ends(low, high, steps=steps), is_difference and not low <= 0 <= high, value, low, high)
+    return Cell(text, style.ends(low, high, steps=steps), False, value, low, high)
+
+
+def _difference(seeds):
+    """The mean of paired differences with its sign and interval, bold where that leaves out 0; of one seed nothing."""
+    value, _, low, high, n = seed_mean(seeds)
+    if n < 2:
+        return Cell("")
+    text = f"{'+' if value > 0 else ''}{style.significant(value, 3)}"
+    return Cell(text, style.ends(low, high), not low <= 0 <= high, value, low, high)
 
 
 def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
@@ -315,8 +322,8 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
         chosen, best = loss.mean(2).argmin(1)
         note = f"by {(loss[0].argmin(0) == chosen).sum()} of {n} seeds alone" if n > 1 else ""
         # How much worse the chosen is on test than the best, paired over seeds.
-        cost = _cell(seed_mean(loss[1, chosen] - loss[1, best]), 2, 50)
-        cells = [Cell(names[chosen], note), *map(_cell, map(seed_mean, numbers[:, chosen])), Cell(names[best]), cost]
+        cost = _cell(loss[1, chosen] - loss[1, best], 2, 50)
+        cells = [Cell(names[chosen], note), *map(_cell, numbers[:, chosen]), Cell(names[best]), cost]
         by = f"{title.title} {'as trained' if column == AS_TRAINED else f'after {run.method_title(column).lower()}'}"
         lines.append(Line(joined(by, title.unit), "", cells))
         if not sentence or (name, column) == ("nll", BY_NLL):
@@ -341,21 +348,22 @@ def _partings(run, sweep, lines):
     By differences to the first value, paired over seeds, whose intervals leave out 0; of the values that show it the
     farthest is named.
     """
-    files = [
-        f"sweep_{name}_{split}" for name in row_figures.ESTIMATES for split in splits_of(select(run.rows, Trace))[:1]
-    ]
+    split = next(iter(splits_of(select(run.rows, Trace))), "")
+    files = [f"sweep_{name}_{split}" for name in row_figures.ESTIMATES]
     measures = {"ECE": run.metrics["ece"].scale * sweep.metric("ece")}
     measures |= {line.title: line.numbers for line in lines if line.figure and line.figure[1] in files}
-    for (number, line), side in itertools.product(enumerate(sweep.lines), (1, -1)):
+    for (number, line), rises in itertools.product(enumerate(sweep.lines), (True, False)):
         signs = {}
         for place, head in enumerate(sweep.heads[1:], start=1):
-            less = {title: seed_mean(values[number, place] - values[number, 0]) for title, values in measures.items()}
-            sides = {title: int(estimate.low > 0) - int(estimate.high < 0) for title, estimate in less.items()}
-            against = [title for title in sides if sides[title] == -side]
-            if sides["ECE"] == side and against:
-                signs[head] = {title: _cell(less[title], 3, is_difference=True) for title in ("ECE", *against)}
+            cells = {
+                title: _difference(values[number, place] - values[number, 0]) for title, values in measures.items()
+            }
+            rising = {title: cell.value > 0 for title, cell in cells.items() if cell.best}
+            against = [title for title in rising if rising[title] != rises]
+            if rising.get("ECE") == rises and against:
+                signs[head] = {title: cells[title] for title in ("ECE", *against)}
         if signs:
-            yield say("parting", line=line, rises=side > 0, signs=signs, sweep=sweep)
+            yield say("parting", line=line, rises=rises, signs=signs, sweep=sweep)
 
 
 def _shares_stopped(sweep):
