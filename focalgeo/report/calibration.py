@@ -32,7 +32,7 @@ from focalgeo.report.selection import (
     latest_by,
 )
 from focalgeo.report.style import rounded, short
-from focalgeo.rows import LEAST_EXAMPLES, Metric, Title, select
+from focalgeo.rows import LEAST_EXAMPLES, Metric, Title
 from focalgeo.types import METRIC_OF, OF_CLASS_ONE
 
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
@@ -273,7 +273,7 @@ def _class_section(run):
 
 def _two_classes(run):
     """The two kinds of ECE of a two-class problem side by side, and other metrics of P(1)."""
-    if not select(run.rows, Metric, name="class1_ece", split=run.measured_on):
+    if not run.select(Metric, name="class1_ece", split=run.measured_on):
         return Section("")
     titles = {
         "ece": ECE._replace(title="Top-label ECE", note="probability of the predicted class"),
@@ -295,7 +295,7 @@ def _two_classes(run):
 
 def _group_section(run):
     """A line for each group, worst calibrated first: examples, accuracy, ECE as given and after the method."""
-    rows = select(run.rows, Metric, name="group_ece", split=run.measured_on, **run.chosen._asdict())
+    rows = run.select(Metric, run.chosen, name="group_ece", split=run.measured_on)
     groups = sorted(latest_by(rows, "group"), key=lambda row: -row.value)
     if not groups:
         return Section("")
@@ -369,7 +369,7 @@ _DECISIONS = {  # by the names of rows
 def _decision_section(run):
     """Sets of classes and answers, as given and after the method; and how far it covers each class or group."""
     chosen, found = run.chosen, defaultdict(dict)
-    for row in select(run.rows, Metric):
+    for row in run.select(Metric):
         if row.name in _DECISIONS:
             found[row.group, Column(row.method, row.criterion)][row.name] = row
     if not found:
@@ -386,9 +386,7 @@ def _decision_section(run):
     ]
     covered = [rows["set_coverage"] for rows in parts if "set_coverage" in rows]
     below = sum(row.high < rows["expected_coverage"].low for row, rows in zip(covered, parts, strict=False))
-    curves = {
-        of: select(run.rows, Metric, name="error_of_share", split="test", **of._asdict()) for of in (AS_TRAINED, chosen)
-    }
+    curves = {of: run.select(Metric, of, name="error_of_share", split="test") for of in (AS_TRAINED, chosen)}
     return Section(
         "What to do with them: sets, answers, none",
         say("decisions", run=run, found=found[None, chosen], name=_after(run, chosen), covered=covered, below=below),

@@ -386,7 +386,7 @@ def class_gaps(run: Run) -> dict[str, dict[Column, Metric]]:
     """Return each class's rows "class_gap": as given, by the plainest fitted method, and by the chosen one."""
     gaps = defaultdict(dict)
     for column in filter(None, (AS_TRAINED, reference(run), run.chosen)):
-        for row in select(run.rows, Metric, name="class_gap", split=run.measured_on, **column._asdict()):
+        for row in run.select(Metric, column, name="class_gap", split=run.measured_on):
             gaps[row.group][column] = row
     return gaps
 

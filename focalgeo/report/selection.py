@@ -56,6 +56,10 @@ class Run(NamedTuple):
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
+    def select(self, kind: type, column: Column | None = None, **fields: Any) -> list[Any]:
+        """Return the rows of one kind with these fields, of one column's fit where that is named."""
+        return select(self.rows, kind, **fields, **(column._asdict() if column else {}))
+
     @property
     def methods(self) -> Mapping[str, Any]:
         """The manifest's methods by name, in the order of tables."""
@@ -106,7 +110,7 @@ class Run(NamedTuple):
         classes = len(self.entry("data.classes") or ())
         return [
             row
-            for row in select(self.rows, Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
+            for row in self.select(Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
             if classes and row.low is not None and row.low <= 1 / classes
         ]
 
@@ -134,7 +138,7 @@ class Run(NamedTuple):
 
     def columns(self, split: str = "") -> list[Column]:
         """Return every method by every criterion that has metrics on the split, in the manifest's order."""
-        rows = select(self.rows, Metric, split=split or self.measured_on, group=None)
+        rows = self.select(Metric, split=split or self.measured_on, group=None)
         columns = dict.fromkeys(Column(row.method, row.criterion) for row in rows)
         order = [*self.methods, *(column.method for column in columns)]
         return sorted(columns, key=lambda column: order.index(column.method))
@@ -152,8 +156,8 @@ class Run(NamedTuple):
 
     def metric(self, column: Column, name: str, split: str = "", group: str | None = None) -> Metric | None:
         """Return the last row of one metric of one column."""
-        split = split or self.measured_on
-        return latest(self.rows, Metric, name=name, split=split, group=group, **column._asdict())
+        rows = self.select(Metric, column, name=name, split=split or self.measured_on, group=group)
+        return rows[-1] if rows else None
 
     def difference(self, name: str, split: str, column: Column, against: Column) -> Difference | None:
         """Return a metric with one method less that with another, whichever of them stands first in the rows."""
@@ -176,7 +180,7 @@ class Run(NamedTuple):
         """Return a column's fitted numbers by name; the γ of temperature scaling, 0 by definition, is none."""
         return {
             row.name: row.value
-            for row in select(self.rows, Fit, **column._asdict())
+            for row in self.select(Fit, column)
             if (column.method, row.name) != (PLAIN, "calibration_gamma")
         }
 

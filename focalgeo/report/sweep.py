@@ -121,7 +121,7 @@ def sweep_of(run: Run) -> Sweep:
         axis,
         values=dict(zip(values, shades, strict=True)),
         lines=dict(zip(dict.fromkeys(line for line, _ in rows), itertools.cycle(style.LINESTYLES), strict=False)),
-        seeds=sorted({row.seed for row in select(run.rows, Metric)} - {None}),
+        seeds=sorted({row.seed for row in run.select(Metric)} - {None}),
         rows=rows,
     )
 
@@ -261,7 +261,7 @@ def _own_fits(run):
     fits = {}
     for column in run.column_of_each():
         for name, symbol in symbols_of(run.fits(column)).items():
-            rows = select(run.rows, Fit, name=name, **column._asdict())
+            rows = run.select(Fit, column, name=name)
             fits.setdefault((name, *(row.value for row in rows)), (column, name, symbol))
     return list(fits.values())
 
@@ -336,7 +336,7 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
 def signs_of_failure(run: Run, sweep: Sweep, lines: Sequence[Quantity]) -> Markup:
     """Return a paragraph for each: ECE and curvature that part, members that stay at chance, members that stopped."""
     chance = [(member_text(row), row) for row in run.at_chance()]
-    stopped = [f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")]
+    stopped = [f"{member_text(row)} at step {row.value}" for row in run.select(Scalar, name="stopped")]
     shares = _shares_stopped(sweep) if stopped else ({}, 1.0)
     signs = [*_partings(run, sweep, lines), say("chance", members=chance), say("stopped", members=stopped, of=shares)]
     return Markup().join(signs)
@@ -348,7 +348,7 @@ def _partings(run, sweep, lines):
     By differences to the first value, paired over seeds, whose intervals leave out 0; of the values that show it the
     farthest is named.
     """
-    split = next(iter(splits_of(select(run.rows, Trace))), "")
+    split = next(iter(splits_of(run.select(Trace))), "")
     files = [f"sweep_{name}_{split}" for name in row_figures.ESTIMATES]
     measures = {"ECE": run.metrics["ece"].scale * sweep.metric("ece")}
     measures |= {line.title: line.numbers for line in lines if line.figure and line.figure[1] in files}
@@ -391,12 +391,12 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         fits[run.method_title(column)].append(symbol)
     flatness = [
         Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", scatter(sweep, split))
-        for split in splits_of(select(run.rows, Trace, **_OF_CROSS_ENTROPY))
+        for split in splits_of(run.select(Trace, **_OF_CROSS_ENTROPY))
     ]
     wrong = {"name": "true_class_probability", "outcome": "wrong"}
     courses = [
         Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", by_epoch(sweep, split=split, **wrong))
-        for split in splits_of(select(run.rows, Diagnostic, **wrong))
+        for split in splits_of(run.select(Diagnostic, **wrong))
     ]
     courses.append(Panel("sweep_weight_norm", row_figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
     parts = [
