@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from experiments.question import HERE, Job
+from experiments.question import HERE, Flags, Job
 from focalgeo import parallel, records
 from focalgeo.config import load_config, with_values
 from focalgeo.job import check_config, preparation
@@ -57,6 +57,11 @@ def record(workdir: Path, config: str, rows: list | None = None) -> dict[str, An
         "versions": versions,
         "seconds": seconds,
     }
+
+
+def data_of(flags: Flags) -> dict[str, str]:
+    """The field of a job for --data, where that was asked for."""
+    return {"data.name": flags.data} if flags.data else {}
 
 
 def folder(of: Mapping[str, Any], seeds: Sequence[int]) -> str:
