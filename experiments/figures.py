@@ -1,6 +1,6 @@
 """What the figures of questions are drawn with: panels, intervals, logarithmic axes, one legend."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -54,6 +54,14 @@ def lines(axis: Axes, groups: Mapping[str, Mapping[float, Interval]], **style: A
     """Label -> place -> interval, each label with its look."""
     for number, (label, values) in enumerate(groups.items()):
         intervals(axis, values, values.values(), **(look(number) | {"label": label} | style))
+
+
+def faint(axis: Axes, ends: Sequence[float], paths: Iterable[Sequence[float]], colour: str, **style: Any) -> None:
+    """Each path thin and faint, evenly from end to end, and their mean, which has the style."""
+    paths = np.array(list(paths))
+    at = np.linspace(*ends, paths.shape[1])
+    axis.plot(at, paths.T, color=colour, alpha=0.2, linewidth=0.7)
+    axis.plot(at, paths.mean(0), color=colour, **style)
 
 
 def logarithmic(axis: Axes, *names: str) -> None:

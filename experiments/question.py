@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, NoReturn
 import pandas as pd
 
 from experiments.numbers import NOT, SHOWS, UNTOLD, Claim, markdown, rounded
+from focalgeo import files
 from focalgeo.types import InputError, RunError
 
 HERE = Path(__file__).parent
@@ -315,9 +316,7 @@ def stored(folder: Path, scale: str = "small") -> Parts:
 
 def replaced(path: Path, text: str) -> None:
     """Write a file in whole or not at all."""
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    files.replace(path, lambda file: file.write(text.encode()))
 
 
 def filled(text: str, tables: Mapping[str, str]) -> str:

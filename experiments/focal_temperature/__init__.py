@@ -11,7 +11,7 @@ losses of which two seeds or more are stored.
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -136,7 +136,7 @@ def mean(runs, values: pd.Series) -> Interval:
     return interval(table.dropna().mean(axis=1))
 
 
-def claims(cells, others) -> Iterator[Claim]:
+def claims(cells, others):
     """Of each statement a claim over all trained networks, and for each file of others' outputs."""
     runs = together(cells, others)
     trained, sources = runs[runs.task != OTHERS], by_source(runs)

@@ -4,9 +4,7 @@ Runs are of the small CNN of configs/cifar10.py:quick on 2,000 to 45,000 images,
 its own images. The cells of experiments/rows stand beside, as other networks and data on which the rule is tested.
 """
 
-from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ from scipy import optimize
 from experiments import cells as stored
 from experiments import figures, jobs, numbers
 from experiments.numbers import Claim, Interval, interval, shown
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Question
 from focalgeo.rows import Diagnostic, Fit, select
 
 CONFIG = "configs/cifar10.py:quick"
@@ -49,14 +47,14 @@ SAME = 0.15  # how far ln T may lie from another that counts as the same: 15%
 # ---- runs
 
 
-def of_fit(run: dict, rows: list, workdir: Path) -> dict[str, float]:
+def of_fit(run, rows, workdir):
     """NLL on train after training, and T behind the map of the loss, which gamma 0 does not have."""
     (nll,) = select(rows, Diagnostic, name="nll", split="train", outcome=None)
     implied = select(rows, Fit, name="temperature", method=IMPLIED, criterion="nll")
     return {"train nll": nll.value, "implied temperature": implied[0].value if implied else run["temperature"]}
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """Setting by setting a job for each seed, which has its own images; two processes share the work by --only."""
     for (images, epochs), seed in product(SETTINGS, range(flags.seeds)):
         fields = FIELDS | jobs.data_of(flags) | {"data.train_size": images, "data.split_seed": 1 + seed}
@@ -199,7 +197,7 @@ def by_seed(table: pd.DataFrame, values: pd.Series) -> Interval:
 # ---- claims
 
 
-def claims(runs, cells) -> Iterator[Claim]:
+def claims(runs, cells):
     """Whether T falls by the same factor everywhere, ECE where T says, and the rule on what it was not fitted on."""
     table = every(runs, cells)
     for gamma in GAMMAS[1:]:
