@@ -113,10 +113,7 @@ def of_method(method: str, val: Half, test: Half, seed: int) -> list[dict[str, A
 
 def less(log_probs: Any, against: Any, labels: np.ndarray, seed: int) -> dict[str, list[float]]:
     """Metrics of one method less those of another, with their 95% intervals by the bootstrap."""
-
-    def metrics(log_probs, labels, mask=None):
-        return {name: calibration.METRICS[name].function(log_probs, labels, mask=mask) for name in COMPARED}
-
+    metrics = functools.partial(calibration.all_metrics, names=COMPARED)
     pairs = calibration.paired_bootstrap(metrics, log_probs, against, labels, jax.random.key(seed), NUM_RESAMPLES)
     return {name: [float(pair.difference), float(pair.low), float(pair.high)] for name, pair in pairs.items()}
 
