@@ -12,13 +12,13 @@ from focalgeo.config import FIELDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "focalgeo"
-LAYER_0 = {"types", "advice", "files", "formulas", "rows", "config", "trees", "checks"}
+LAYER_0 = {"types", "files", "formulas", "rows", "config", "trees", "checks"}
 LAYER_1 = {"losses", "calibration", "curvature", "models", "data", "records", "workdir", "parallel"}
 LAYER_2 = {"theory", "training", "evaluation", "report"}
 ALLOWED = {
     "__init__": set(),
     **{room: {"types"} for room in LAYER_0},
-    "checks": {"types", "advice"},
+    "checks": {"types"},
     **{room: LAYER_0 for room in LAYER_1},
     "theory": LAYER_0 | {"losses", "calibration"},
     "training": LAYER_0 | {"parallel"},

@@ -20,7 +20,6 @@ from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where
 from experiments.question import Job, Question
 from focalgeo import calibration, losses
 from focalgeo.data.builtin import make_clusters
-from focalgeo.data.splits import Options
 
 DEVIATIONS = (0.0, 0.25, 0.5, 1.0)  # of the clusters; 0 is the limit whose optimum is known
 GAMMAS = {"ce": 0.0, "fl1": 1.0}
@@ -48,7 +47,7 @@ STATEMENTS = (
 
 def sample(deviation: float, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Points and labels of the train and the test split, 1,000 each."""
-    splits = make_clusters(str(deviation), Options(seed=seed)).splits
+    splits = make_clusters(str(deviation), seed=seed).splits
     return {name: (splits[name].x, splits[name].y) for name in ("train", "test")}
 
 
