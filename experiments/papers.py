@@ -8,7 +8,6 @@ appendices these are; arXiv 2002.09437 is its later version, with other numbers 
 from typing import NamedTuple
 
 from experiments.numbers import markdown
-from experiments.question import HERE, QUESTIONS, stored
 
 FULL, SMALL, PARTIAL, MISSING = "full", "small", "partial", "missing"
 LACKS = {  # what some answers lack -> why, and the command that would make it
@@ -147,11 +146,6 @@ ITEMS = {
         for number, words in _TABLES.items()
     },
 }
-
-
-def answers() -> dict[str, str]:
-    """Table or figure -> the question that answers it."""
-    return {name: question for question in QUESTIONS for name in stored(HERE / question)["about"]["answers"]}
 
 
 def coverage() -> str:
