@@ -67,7 +67,7 @@ ONLY = {
 }
 # room -> the tokens that it may hold, without comments, docstrings and layout; an addition raises its room's line
 BUDGETS = {
-    "experiments": 19200,
+    "experiments": 19150,
     "experiments/accelerators": 3350,
     "experiments/benchmarks": 9450,
     "experiments/bounds": 5400,
@@ -102,12 +102,12 @@ BUDGETS = {
     "focalgeo/report": 24100,
     "focalgeo/theory": 3900,
     "focalgeo/training": 4650,
-    "tests": 76400,
+    "tests": 76150,
     "tests/calibration": 53800,
     "tests/curvature": 19050,
     "tests/data": 24000,
     "tests/evaluation": 10900,
-    "tests/experiments": 19050,
+    "tests/experiments": 19100,
     "tests/golden": 1450,
     "tests/hostile": 10100,
     "tests/losses": 11600,
