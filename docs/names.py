@@ -5,7 +5,9 @@ from types import ModuleType
 from typing import get_args
 
 from focalgeo import calibration, curvature, data, losses, models, report, rows, theory
-from focalgeo.calibration import estimators, exports, maps, streaming
+from focalgeo.calibration import maps
+from focalgeo.calibration.methods import estimators, exports
+from focalgeo.calibration.metrics import streaming
 from focalgeo.training import step
 
 # what the examples take as given: imports, outputs of a classifier, and a loss to measure
@@ -68,7 +70,7 @@ def members(page: str) -> dict[str, object]:
     return {
         f"{module.__name__}.{name}": getattr(module, name)
         for module, names in PAGES[page].items()
-        for name in (names or filter(lambda name: _is_own(name, getattr(module, name)), vars(module)))
+        for name in (names or filter(lambda name: _is_own(name, getattr(module, name)), dir(module)))
     }
 
 

@@ -24,8 +24,9 @@ from scipy import stats
 
 from experiments.question import Parser, reported
 from focalgeo import calibration, checks
-from focalgeo.calibration import comparison, fits, fitting, metric_rows
-from focalgeo.calibration.methods import Fitted
+from focalgeo.calibration.fits import focal as fits
+from focalgeo.calibration.methods import Fitted, fitting
+from focalgeo.calibration.study import comparison, metric_rows
 from focalgeo.rows import Difference
 from focalgeo.types import OFF_ONE, Array, InputError, floored_log
 

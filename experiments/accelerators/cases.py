@@ -12,7 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from experiments import jobs, programs
 from experiments.programs import Program
 from focalgeo import calibration, checks, parallel
-from focalgeo.calibration import resampling, search
+from focalgeo.calibration.fits import search
+from focalgeo.calibration.metrics import resampling
 from focalgeo.curvature import lanczos
 from focalgeo.evaluation.curvature import add_product, make_batch_loss
 from focalgeo.job import measurement, preparation

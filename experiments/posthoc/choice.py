@@ -24,7 +24,9 @@ from sklearn.preprocessing import StandardScaler
 from experiments.posthoc import measured, two_classes
 from experiments.posthoc.measured import PLAIN
 from focalgeo import calibration, checks
-from focalgeo.calibration import fits, fitting, stacking
+from focalgeo.calibration.fits import focal as fits
+from focalgeo.calibration.fits import stacking
+from focalgeo.calibration.methods import fitting
 
 AS_GIVEN, MATRIX = "uncalibrated", "structured_matrix_scaling"
 KEPT = (AS_GIVEN, PLAIN, "focal_temperature_scaling")  # without numbers of each class

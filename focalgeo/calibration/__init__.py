@@ -1,74 +1,60 @@
 """Calibration: maps, metrics, searches and fits as pure functions; methods, estimators and calibrator.json.
 
-`maps`, `metrics` and `binning` are the mathematics, `streaming` has metrics of chunks; `search`, `fits` and `variants`
-fit the maps' numbers; `methods` holds METHODS and what is fitted, and `fitting` fits them, also fold by fold;
-`stacking` mixes several; `resampling` gives numbers their errors, `metric_rows` makes rows of them, and `comparison`
-chooses a method; `shift` asks whether it holds on other tests; `estimators` are scikit-learn's. Products run at full
-float32 precision on every device.
+`maps` and `metrics` are the mathematics, blind to each other; `fits` finds the maps' numbers; `methods` holds METHODS,
+what is fitted, its exports and its estimators; `decisions` makes sets, answers and actions; `study` compares methods
+on a classifier's outputs and gives rows. What stands above maps and metrics is imported on first use. Products run at
+full float32 precision on every device.
 """
 
-from focalgeo.calibration.binary import (
-    binary_brier,
-    binary_isotonic_calibration,
-    calibration_intercept,
-    calibration_slope,
-    ici,
-    logistic_calibration,
-    rms_calibration_error,
-    spiegelhalter_z,
-)
-from focalgeo.calibration.binning import Reliability, adaptive_reliability, reliability
-from focalgeo.calibration.comparison import Comparison, Outputs, checked_methods, choose, compare, usual_resamples
-from focalgeo.calibration.decisions import answers, decided, least_cost, prediction_sets
-from focalgeo.calibration.dense import dense
-from focalgeo.calibration.fits import fit_focal_temperature, fit_temperature, temperature_score_test
-from focalgeo.calibration.fitting import fit, fit_methods, folds, searched, surfaces, usable
+import importlib
+
+from focalgeo.calibration import maps, metrics
+from focalgeo.calibration.examples import Outputs, binary_outputs
 from focalgeo.calibration.maps import (
     binary_focal_calibration,
+    binary_isotonic_calibration,
     focal_calibration,
     focal_temperature_scaling,
     focal_vector_scaling,
     inverse_focal_calibration,
+    logistic_calibration,
     temperature_scaling,
 )
-from focalgeo.calibration.methods import (
-    DEFAULT_METHODS,
-    METHODS,
-    ConvergenceWarning,
-    Fitted,
-    Method,
-    calibrator_json,
-    read_calibrator,
-)
-from focalgeo.calibration.metric_rows import calibration_rows, candidates, comparisons, fit_rows
 from focalgeo.calibration.metrics import (
     METRICS,
+    Reliability,
     accuracy,
     adaptive_ece,
+    adaptive_reliability,
     all_metrics,
     aurc,
     auroc,
+    binary_brier,
     binary_ece,
     binary_reliability,
     brier,
     brier_split,
+    calibration_intercept,
+    calibration_slope,
     classwise_ece,
     confidence_auroc,
     debiased_ece,
     debiased_squared_ece,
     ece,
     high_confidence,
+    ici,
     log_probabilities,
     mce,
     nll,
     overconfidence,
+    reliability,
+    rms_calibration_error,
     smooth_ece,
+    spiegelhalter_z,
+    streaming,
     underconfidence,
 )
-from focalgeo.calibration.multilabel import binary_outputs
-from focalgeo.calibration.resampling import Sample, bootstrap, paired_bootstrap, wilson_interval
-from focalgeo.calibration.search import GAMMAS, TEMPERATURES, best_point, grid_search, line_search
-from focalgeo.calibration.shift import calibration_kept, on_tests
+from focalgeo.calibration.metrics.resampling import bootstrap, paired_bootstrap, wilson_interval
 from focalgeo.types import (
     CRITERIA,
     DEFAULT_CRITERIA,
@@ -78,14 +64,40 @@ from focalgeo.types import (
     ProbabilityWarning,
 )
 
+# module -> its public names, which are imported on first use: metrics alone load no fit
+_UPPER = {
+    "decisions": ("answers", "least_cost", "prediction_sets"),
+    "fits.focal": ("fit_focal_temperature", "fit_temperature", "temperature_score_test"),
+    "fits.search": ("GAMMAS", "TEMPERATURES", "best_point", "grid_search", "line_search"),
+    "methods.fitting": ("fit", "fit_methods", "folds", "searched", "surfaces", "usable"),
+    "methods.table": (
+        *("DEFAULT_METHODS", "METHODS", "ConvergenceWarning", "Fitted", "Method"),
+        *("calibrator_json", "read_calibrator"),
+    ),
+    "study.comparison": ("Comparison", "checked_methods", "choose", "compare", "usual_resamples"),
+    "study.decision_rows": ("decided",),
+    "study.dense": ("dense",),
+    "study.measurement": ("Sample",),
+    "study.metric_rows": ("calibration_rows", "candidates", "comparisons", "fit_rows"),
+    "study.shift": ("calibration_kept", "on_tests"),
+}
+HOMES = {name: home for home, names in _UPPER.items() for name in names}
 
-def __getattr__(name: str):
-    """A scikit-learn estimator on first use: scikit-learn is slow to import, and an extra."""
-    if name[:1].isupper():
+
+def __getattr__(name: str) -> object:
+    """A name of an upper room, or a scikit-learn estimator: scikit-learn is slow to import, and an extra."""
+    if name in HOMES:
+        home = importlib.import_module(f"{__name__}.{HOMES[name]}")
+    elif name[:1].isupper():
         from focalgeo import types
 
         types.library("sklearn")
-        from focalgeo.calibration import estimators
+        from focalgeo.calibration.methods import estimators as home
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(home, name)
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    """The public names, those of the upper rooms too."""
+    return sorted({*globals(), *HOMES})

@@ -4,7 +4,6 @@ Thresholds are set on examples that neither trained the classifier nor fitted or
 examples that are decided on are taken for exchangeable. On the host.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,18 +12,14 @@ from scipy import special
 from scipy.cluster import vq
 
 from focalgeo import checks
-from focalgeo.calibration import metric_rows
-from focalgeo.calibration.binning import LogProbs
-from focalgeo.calibration.clusters import Clusters
-from focalgeo.calibration.methods import Fitted
-from focalgeo.calibration.resampling import Z95, wilson_interval
-from focalgeo.rows import Metric, Row, finite
+from focalgeo.calibration.examples import Clusters
+from focalgeo.calibration.metrics.binning import LogProbs
 from focalgeo.types import Array, InputError, shown
 
 KINDS = ("lac", "aps", "raps")
 PARTS = ("all", "class", "class_cluster", "group")  # of the examples, of which coverage is promised
 _ENDS = np.array([0.025, 0.975])
-_THRESHOLDS = 20  # that are tested for an abstention
+THRESHOLDS = 20  # that are tested for an abstention
 _ROUNDING = 1e-9  # of a rank
 _OF_CLASS, _OF_CLUSTER = 10, 150  # examples at least
 _PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)
@@ -112,31 +107,39 @@ def prediction_sets(
         penalty, free = _tuned(val[~used], labels[~used], coverage, penalty, free, generator)
     of_val, of_others = (_scores(rows, kind, penalty, free, generator) for rows in (val, others))
     of_label = of_val[np.arange(n), labels]
-    if part == "group":
-        names = [np.asarray(each).astype(str) for each in (() if groups is None else groups)]
-        if [each.shape for each in names] != [(n,), (len(others),)]:
-            raise InputError(f"groups are to name the group of each example, {n} of val and {len(others)} others")
-        names, place = np.unique(np.concatenate(names), return_inverse=True)
-        index, place = place[:n], place[n:, None]
-    else:
-        place = np.zeros(val.shape[1], int)
-        if part == "class":
-            place = np.arange(val.shape[1])
-        elif part == "class_cluster":
-            first = generator.permutation(n) % 2 == 0
-            place = _alike(of_label[~first], labels[~first], val.shape[1], generator)
-            used &= first
-        _, place = np.unique(place, return_inverse=True)
-        names = [", ".join(map(str, np.flatnonzero(place == each))) for each in range(place.max() + 1)]
-        names = ["all"] if part == "all" else names
-        index = place[labels]
-    rows = [used & (index == each) for each in range(len(names))]
-    found = [_threshold(of_label[some], cluster[some], coverage) for some in rows]
-    thresholds, ranks, counts = (np.array(each) for each in zip(*found, strict=True))
-    rest, place = counts + 1 - ranks, np.broadcast_to(place, of_others.shape)
+    names, place, index, used = _parts(part, of_label, labels, of_others, groups, used, generator)
+    thresholds, ranks, counts = np.transpose(
+        [
+            _threshold(of_label[rows], cluster[rows], coverage)
+            for rows in used & (index == np.arange(len(names))[:, None])
+        ]
+    )
+    rest = counts + 1 - ranks
     ends = np.where(rest > 0, special.betaincinv(ranks, rest, _ENDS[:, None]), 1)
     members, expected = of_others <= thresholds[place], ranks / (counts + 1)
-    return PredictionSets(members, thresholds, (*names,), place, counts, expected, *ends)
+    return PredictionSets(members, thresholds, (*names,), place, counts.astype(int), expected, *ends)
+
+
+def _parts(part, of_label, labels, of_others, groups, used, generator):
+    """Names of the parts that a coverage is promised of, the part of each set's member and of each example of val.
+
+    And which examples of val may set thresholds: of clusters of classes one half makes the clusters.
+    """
+    n, classes = len(labels), of_others.shape[1]
+    if part == "group":
+        groups = [np.asarray(group).astype(str) for group in (() if groups is None else groups)]
+        if [group.shape for group in groups] != [(n,), (len(of_others),)]:
+            raise InputError(f"groups are to name the group of each example, {n} of val and {len(of_others)} others")
+        names, place = np.unique(np.concatenate(groups), return_inverse=True)
+        return names, np.broadcast_to(place[n:, None], of_others.shape), place[:n], used
+    place = np.arange(classes) if part == "class" else np.zeros(classes, int)
+    if part == "class_cluster":
+        first = generator.permutation(n) % 2 == 0
+        _, place = np.unique(_alike(of_label[~first], labels[~first], classes, generator), return_inverse=True)
+        used = used & first
+    names = [", ".join(map(str, np.flatnonzero(place == number))) for number in range(place.max() + 1)]
+    names = ["all"] if part == "all" else names
+    return names, np.broadcast_to(place, of_others.shape), place[labels], used
 
 
 class Answers(NamedTuple):
@@ -183,7 +186,7 @@ def answers(
     _check_share("confidence", confidence)
     val, labels, others = _checked(val_log_probs, val_labels, log_probs)
     sure, level = val.max(axis=1), 1 - confidence
-    cuts = np.append(np.quantile(sure, np.arange(_THRESHOLDS - 1, 0, -1) / _THRESHOLDS, method="lower"), -np.inf)
+    cuts = np.append(np.quantile(sure, np.arange(THRESHOLDS - 1, 0, -1) / THRESHOLDS, method="lower"), -np.inf)
     wrong = val.argmax(axis=1) != labels
     sizes, errors = ((each & (sure > cuts[:, None])).sum(axis=1) for each in (True, wrong))
     able, passed = (special.bdtr(some, sizes, error_at_most) <= level for some in (sizes * error_at_most // 2, errors))
@@ -292,84 +295,3 @@ def _alike(scores, labels, classes, generator):
         points = np.array([np.quantile(scores[labels == k], _QUANTILES) for k in told])
         number[told] = vq.kmeans2(points, clusters, minit="++", seed=generator)[1] + 1
     return number
-
-
-def decided(
-    fitted: Sequence[Fitted],
-    held_back: tuple,
-    test: tuple,
-    *,
-    coverage: float | None = None,
-    error_at_most: float | None = None,
-    kind: str = "lac",
-    part: str = "all",
-    seed: int = 0,
-) -> tuple[list[Row], dict[str, Array]]:
-    """Rows of sets and answers by each method: thresholds from `held_back`, measured on test as far as it has labels.
-
-    And what is decided on test by the last method: "members" and "answered", with "set_thresholds" of "set_parts" and
-    "answer_threshold".
-
-    held_back, test: `Outputs`. Of sets: "set_size", "set_coverage" and, of `held_back`, "expected_coverage", the
-    latter two of each part, its group; of answers: "answered", "answered_error" and "answered_bound"; and
-    "error_of_share", with the share of test that is answered as its group, of the most confident twentieth, two
-    twentieths, ...
-
-    Example:
-        >>> split = calibration.Outputs(logits, labels)
-        >>> fits = [calibration.fit("temperature_scaling", *split[:2])]
-        >>> rows, arrays = calibration.decided(fits, split, split, coverage=0.6)
-        >>> [(row.name, round(row.value, 4)) for row in rows[:3]]
-        [('set_size', 1.25), ('expected_coverage', 0.6), ('set_coverage', 0.75)]
-    """
-    rows: list[Row] = []
-    arrays: dict[str, Array] = {}
-    n, labels, cluster = len(test.logits), test.labels, test.clusters
-    cluster = np.arange(n) if cluster is None else np.asarray(cluster)
-    for fit in fitted:
-        tags = {"split": "test", "method": fit.method.name, "criterion": fit.criterion}
-        of_val, of_test = (fit.predict_log_proba(split.logits, split.group) for split in (held_back, test))
-        if coverage:
-            settings = {"coverage": coverage, "kind": kind, "part": part, "clusters": held_back.clusters, "seed": seed}
-            sets = prediction_sets(of_val, held_back.labels, of_test, groups=(held_back.group, test.group), **settings)
-            arrays |= {"members": sets.members, "set_thresholds": sets.thresholds, "set_parts": np.array(sets.parts)}
-            sizes = sets.members.sum(axis=1)
-            mean, half = sizes.mean(), Z95 * _error(sizes, cluster)[0]
-            rows.append(Metric("set_size", mean, mean - half, mean + half, n, **tags))
-            for name, *expected in zip(sets.parts, sets.expected, sets.low, sets.high, sets.counts, strict=True):
-                rows.append(Metric("expected_coverage", *expected, **tags | {"split": "val", "group": name}))
-            if labels is not None:
-                hits, own = (each[np.arange(n), labels] for each in (sets.members, sets.part))
-                rows.append(_share("set_coverage", hits, tags, cluster))
-                for each in np.unique(own):
-                    some, group = own == each, {"group": sets.parts[each]}
-                    rows.append(_share("set_coverage", hits[some], tags | group, cluster[some]))
-        if error_at_most:
-            given = answers(of_val, held_back.labels, of_test, error_at_most=error_at_most)
-            arrays |= {"answered": given.answered, "answer_threshold": np.array(given.threshold)}
-            rows.append(_share("answered", given.answered, tags, cluster))
-            if given.answered.any():
-                rows.append(Metric("answered_bound", given.error, 0.0, given.high, len(held_back.labels), **tags))
-        if labels is None:
-            continue
-        wrong, order = of_test.argmax(axis=1) != labels, np.argsort(-of_test.max(axis=1), kind="stable")
-        if error_at_most and given.answered.any():
-            rows.append(_share("answered_error", wrong[given.answered], tags, cluster[given.answered]))
-        for share in np.arange(1, _THRESHOLDS + 1) / _THRESHOLDS:
-            if some := order[: round(share * n)].tolist():
-                rows.append(_share("error_of_share", wrong[some], tags | {"group": f"{share:g}"}, cluster[some]))
-    return [finite(row) for row in rows], arrays
-
-
-def _share(name, hits, tags, cluster):
-    share, n, (error, clusters) = hits.mean(), hits.size, _error(hits, cluster)
-    worth = n if clusters == n else metric_rows.worth_of(n, share, error, clusters)
-    return Metric(name, share, *wilson_interval(share * worth, worth), n, **tags)
-
-
-def _error(values, cluster):
-    """The standard error of a mean, and how many clusters of one size it is of."""
-    _, index = np.unique(cluster, return_inverse=True)
-    sizes, sums = np.bincount(index), np.bincount(index, values - values.mean())
-    clusters = values.size**2 / (sizes @ sizes)
-    return (sums @ sums * clusters / max(clusters - 1, 0.01)) ** 0.5 / values.size, clusters

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Float
 
 from focalgeo import calibration, parallel
-from focalgeo.calibration.binning import equal_width
-from focalgeo.calibration.metric_rows import reliability_rows
+from focalgeo.calibration.metrics.binning import equal_width
+from focalgeo.calibration.study.metric_rows import reliability_rows
 from focalgeo.rows import OUTCOMES, Diagnostic, HistogramBin, Row, finite
 from focalgeo.types import Array, Batch, InputError, Predictions, PyTree, TrainState
 

@@ -19,8 +19,9 @@ import numpy as np
 from scipy import special  # scipy.stats takes a second to import
 
 from focalgeo import calibration, files, records, report
-from focalgeo.calibration import METHODS, Comparison, Fitted, suspicions
-from focalgeo.calibration.binning import inner_ends
+from focalgeo.calibration import METHODS, Comparison, Fitted
+from focalgeo.calibration.metrics.binning import inner_ends
+from focalgeo.calibration.study import suspicions
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.data.output_arrays import checksum, paths_of
 from focalgeo.job import provenance, say

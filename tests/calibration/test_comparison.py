@@ -7,10 +7,11 @@ from msgspec.structs import replace
 from outputs import outputs
 
 from focalgeo import calibration, checks
-from focalgeo.calibration import METHODS, Fitted, choose, compare, fit_methods, folds, stacking
-from focalgeo.calibration.fits import ScoreTest
-from focalgeo.calibration.fitting import checked_settings, cross_fit
+from focalgeo.calibration import METHODS, Fitted, choose, compare, fit_methods, folds
+from focalgeo.calibration.fits import stacking
+from focalgeo.calibration.fits.focal import ScoreTest
 from focalgeo.calibration.methods import MEMBERS, Method
+from focalgeo.calibration.methods.fitting import checked_settings, cross_fit
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, select
 from focalgeo.types import DataWarning, InputError
 

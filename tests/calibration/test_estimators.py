@@ -14,7 +14,8 @@ from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from focalgeo import calibration
-from focalgeo.calibration import METHODS, FocalTemperatureScaling, HistogramBinning, TemperatureScaling, estimators
+from focalgeo.calibration import METHODS, FocalTemperatureScaling, HistogramBinning, TemperatureScaling
+from focalgeo.calibration.methods import estimators
 from focalgeo.types import InputError
 
 PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"

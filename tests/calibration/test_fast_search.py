@@ -5,7 +5,7 @@ import pytest
 from reference import calibration as oracle
 
 from focalgeo.calibration import GAMMAS
-from focalgeo.calibration.fast_search import (
+from focalgeo.calibration.fits.fast_search import (
     TERMS,
     cap,
     fit_tail,

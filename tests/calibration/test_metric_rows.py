@@ -12,9 +12,10 @@ from outputs import outputs
 from reference import calibration as oracle
 
 from focalgeo import calibration
-from focalgeo.calibration import METHODS, Fitted, Sample, metric_rows
+from focalgeo.calibration import METHODS, Fitted, Sample
 from focalgeo.calibration.methods import Calibrated
 from focalgeo.calibration.metrics import METRICS
+from focalgeo.calibration.study import metric_rows
 from focalgeo.rows import Difference, Metric, ReliabilityBin, select
 from focalgeo.types import DEFAULT_METRICS, InputError, RunError
 

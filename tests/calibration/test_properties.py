@@ -57,7 +57,7 @@ def test_a_metric_lies_in_0_to_1_and_counting_an_example_twice_is_having_it_twic
     value = JITTED[name](log_probs, y, num_bins=3)
     assert 0 <= value <= 1
     counts = data.draw(arrays.arrays(np.int32, SHAPE[:1], elements=st.integers(0, 2)).filter(np.any))
-    weighted = JITTED[name](log_probs, y, num_bins=3, mask=counts.astype(np.float32))
+    weighted = JITTED[name](log_probs, y, num_bins=3, weights=counts.astype(np.float32))
     repeated = JITTED[name](np.repeat(log_probs, counts, 0), np.repeat(y, counts), num_bins=3)
     np.testing.assert_allclose(weighted, repeated, atol=1e-6)
 
@@ -71,7 +71,10 @@ def test_a_value_on_an_edge_falls_into_the_bin_below_whatever_rounding_made_of_i
     near = np.float32(edge) + np.spacing(np.float32(edge)) * np.arange(-3, 4)
     values = np.clip(np.float32([*off, *near, np.exp(np.log(np.float32(max(edge, 1e-30))))]), 0, 1)
     expected = [oracle.bin_number(value, num_bins) for value in values]
-    for binned in (calibration.binning.bin_index, jax.jit(calibration.binning.bin_index, static_argnums=1)):
+    for binned in (
+        calibration.metrics.binning.bin_index,
+        jax.jit(calibration.metrics.binning.bin_index, static_argnums=1),
+    ):
         np.testing.assert_array_equal(binned(values, num_bins), expected)
     assert len({*expected[:3], *expected[4:]}) == 1
     assert expected[3] == min(expected[0] + (edge > 0), num_bins - 1)

@@ -20,7 +20,7 @@ from focalgeo.calibration import (
     paired_bootstrap,
     wilson_interval,
 )
-from focalgeo.calibration.resampling import rounded_difference
+from focalgeo.calibration.metrics.resampling import rounded_difference
 from focalgeo.types import InputError
 
 

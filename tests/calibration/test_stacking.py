@@ -8,8 +8,11 @@ from outputs import outputs
 from scipy import optimize
 
 from focalgeo import calibration
-from focalgeo.calibration import METHODS, fit, fits, maps, read_calibrator, resampling, stacking
+from focalgeo.calibration import METHODS, fit, maps, read_calibrator
+from focalgeo.calibration.fits import focal as fits
+from focalgeo.calibration.fits import stacking
 from focalgeo.calibration.methods import MEMBERS, Calibrated
+from focalgeo.calibration.metrics import resampling
 from focalgeo.types import InputError
 
 

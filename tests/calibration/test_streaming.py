@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from focalgeo.calibration import METRICS, all_metrics, streaming
+from focalgeo.calibration import METRICS, all_metrics
+from focalgeo.calibration.metrics import streaming
 from focalgeo.types import InputError
 
 SUMMED = [name for name, entry in METRICS.items() if entry.summed]

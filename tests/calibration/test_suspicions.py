@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from outputs import outputs
 from sklearn.ensemble import RandomForestClassifier
 
-from focalgeo.calibration import DataWarning, compare, log_probabilities, suspicions
+from focalgeo.calibration import DataWarning, compare, log_probabilities
+from focalgeo.calibration.study import suspicions
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -10,7 +10,7 @@ import numpy as np
 from hostile.cases import Call
 
 from focalgeo import calibration, curvature, losses, theory
-from focalgeo.calibration import streaming
+from focalgeo.calibration.metrics import streaming
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 LOG_PROBS = np.asarray(LOGITS - np.log(np.exp(LOGITS).sum(axis=1, keepdims=True)), np.float32)

@@ -17,9 +17,11 @@ import msgspec
 import numpy as np
 
 from focalgeo import checks, files
-from focalgeo.calibration import binary, exports, fits, maps, search, stacking, variants
-from focalgeo.calibration.binning import Logits, LogProbs
-from focalgeo.calibration.variants import Params
+from focalgeo.calibration import blocks, maps
+from focalgeo.calibration.fits import focal, search, stacking, two_classes, variants
+from focalgeo.calibration.fits.variants import Params
+from focalgeo.calibration.methods import exports
+from focalgeo.calibration.metrics.binning import Logits, LogProbs
 from focalgeo.types import CRITERIA, Array, InputError
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -86,7 +88,7 @@ class Fitted(NamedTuple):
         """`predict_log_proba` of what has been checked."""
         if self.groups is None:
             if isinstance(logits, np.ndarray) and logits.ndim == 2:
-                return fits.mapped(partial(self.method.apply, self.params), logits)
+                return blocks.mapped(partial(self.method.apply, self.params), logits)
             return self.method.apply(self.params, logits)
         groups = np.array(self.groups)  # sorted, as np.unique gave them
         names = np.asarray("" if group is None else group).astype(str)
@@ -127,14 +129,15 @@ class Fitted(NamedTuple):
     @property
     def admissible(self) -> bool:
         """Whether it converged, or its temperature ended where all probabilities are nearly equal, which harms none."""
-        return self.converged or self.searched.get("temperature", 0) >= fits.TEMPERATURE_BRACKET[1] * (1 - fits.AT_EDGE)
+        hottest = focal.TEMPERATURE_BRACKET[1] * (1 - focal.AT_EDGE)
+        return self.converged or self.searched.get("temperature", 0) >= hottest
 
     @property
     def at_end(self) -> bool:
         """Whether a fit that has not converged stands at an end of its range: a bracket's by NLL, else the grid's."""
-        brackets = {"gamma": fits.GAMMA_BRACKET, "temperature": fits.TEMPERATURE_BRACKET}
+        brackets = {"gamma": focal.GAMMA_BRACKET, "temperature": focal.TEMPERATURE_BRACKET}
         return not self.converged and any(
-            self.criterion != "nll" or np.isclose(value, brackets[name], rtol=2 * fits.AT_EDGE).any()  # float32 rounds
+            self.criterion != "nll" or np.isclose(value, brackets[name], rtol=2 * focal.AT_EDGE).any()  # float32 rounds
             for name, value in self.searched.items()
         )
 
@@ -261,7 +264,7 @@ def _fit_temperature(logits, labels, *, criterion, mask, temperature_fit, search
 
 def _fit_by_group(logits, labels, *, criterion, mask, group, temperature_fit):
     """The temperature of each group, its rows given, by least NLL; where that does not converge, that of all."""
-    each = [fits.temperature_fit(logits[rows], labels[rows], mask[rows]) if rows.size else None for rows in group]
+    each = [focal.temperature_fit(logits[rows], labels[rows], mask[rows]) if rows.size else None for rows in group]
     converged = np.array([fit is not None and fit.converged for fit in each])
     temperature = [fit.temperature if fit and fit.converged else temperature_fit.temperature for fit in each]
     return {
@@ -398,8 +401,8 @@ METHODS = {  # plainest first, for `choose`
         Method(
             "platt_scaling",
             "Platt scaling",
-            partial(binary.fit_logistic, form=binary.PLATT),
-            _map(binary.logistic_calibration, _ZERO, "a", "a", "b"),
+            partial(two_classes.fit_logistic, form=two_classes.PLATT),
+            _map(maps.logistic_calibration, _ZERO, "a", "a", "b"),
             **_TWO_CLASSES,
         ),
         Method(
@@ -413,15 +416,15 @@ METHODS = {  # plainest first, for `choose`
         Method(
             "beta_calibration",
             "Beta calibration",
-            partial(binary.fit_logistic, form=binary.BETA, least=0),
-            _map(binary.logistic_calibration, _ZERO, "a", "b", "c"),
+            partial(two_classes.fit_logistic, form=two_classes.BETA, least=0),
+            _map(maps.logistic_calibration, _ZERO, "a", "b", "c"),
             **_TWO_CLASSES,
         ),
         Method(
             "quadratic_scaling",
             "Quadratic scaling",
-            partial(binary.fit_logistic, form=binary.QUADRATIC),
-            _map(binary.logistic_calibration, "a", "b", "b", "c"),
+            partial(two_classes.fit_logistic, form=two_classes.QUADRATIC),
+            _map(maps.logistic_calibration, "a", "b", "b", "c"),
             **_TWO_CLASSES,
         ),
         Method(
@@ -466,8 +469,8 @@ METHODS = {  # plainest first, for `choose`
         Method(
             "binary_isotonic",
             "Binary isotonic regression",
-            binary.fit_binary_isotonic,
-            _map(binary.binary_isotonic_calibration, "thresholds", "probabilities"),
+            two_classes.fit_binary_isotonic,
+            _map(maps.binary_isotonic_calibration, "thresholds", "probabilities"),
             **_TWO_CLASSES,
         ),
         Method(

@@ -6,7 +6,8 @@ once. All methods are measured on the same resamples of the examples.
 Examples are taken for independent unless `clusters` says which belong together; then whole clusters are drawn.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -18,17 +19,12 @@ from scipy import special
 from tqdm import tqdm
 
 from focalgeo import checks
-from focalgeo.calibration import metrics
-from focalgeo.calibration.binning import Labels, Reliability, Scalar
-from focalgeo.calibration.clusters import Clusters
-from focalgeo.calibration.methods import Calibrated
+from focalgeo.calibration.examples import Clusters
+from focalgeo.calibration.metrics.binning import Labels, Scalar
 from focalgeo.trees import at_highest
-from focalgeo.types import BAR, MOST_RESAMPLES, OF_CLASS_ONE, Array, Estimate, InputError, PyTree
+from focalgeo.types import BAR, MOST_RESAMPLES, Array, Estimate, InputError, PyTree
 
 Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
-CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=metrics.binary_ece)} | {
-    name: metrics.METRICS[name] for name in OF_CLASS_ONE
-}
 
 _AT_ONCE, _EXAMPLES_AT_ONCE = 8, 2**20  # resamples, and examples of all of them
 MOST_COUNTS = 2**26  # of examples in resamples, held at once, in 64 MB, of clusters 256: one sort serves them
@@ -71,10 +67,11 @@ def bootstrap(
     """Bootstrap of metrics over the examples: value, standard error and bias-corrected 95% interval of each.
 
     Args:
-        metric: metric(log_probs, labels, mask=counts) -> scalar, such as `ece` or functools.partial(ece, num_bins=10),
-            or a tree of scalars, such as a dict of several metrics, which then share the resamples. Counts [examples]
-            say how often each example counts; bins are fitted anew to each resample. It is compiled once for each
-            function object and shape: hand in the same object again.
+        metric: metric(log_probs, labels, weights=counts) -> scalar, such as `ece` or functools.partial(ece,
+            num_bins=10), or a tree of scalars, such as a dict of several metrics, which then share the resamples.
+            Counts [examples] say how often each example counts; a metric that does not take weights= gets them as
+            mask=. Bins are fitted anew to each resample. It is compiled once for each function object and shape: hand
+            in the same object again.
         log_probs: Float [examples, classes].
         labels: Int [examples].
         key: PRNG key, or a seed; the same key gives the same result.
@@ -116,7 +113,7 @@ def _bootstrapped(metric, tables, labels, key, clusters, num_resamples):
     if checks.is_traced(tables, labels, key):
         raise InputError("resamples are drawn on the host: call the bootstrap outside jit and vmap")
     try:
-        found = _drawn((metric, metric), tables, labels, key, clusters, num_resamples)
+        found = drawn((metric, metric), tables, labels, key, clusters, num_resamples)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         mend = "write it with jax.numpy alone, which NumPy, scikit-learn and an if on its numbers are not"
         raise InputError(f"the metric cannot be compiled by JAX: {mend}") from error
@@ -254,63 +251,7 @@ def compared(
     return PairedDifference(value, stderr, value - half, value + half, p_value, np.int32(num_examples))
 
 
-class Sample(NamedTuple):
-    """Examples of one split with their log-probabilities by one method or more, and how they are measured."""
-
-    split: str
-    labels: Array  # int [examples]
-    calibrated: Sequence[Calibrated]  # simplest method first; log_probs [examples, classes] each
-    key: Array  # PRNG key of the resamples
-    num_bins: int  # of binned metrics and of reliability bins
-    num_resamples: int  # of the bootstrap, 2 or more
-    clusters: Clusters | None = None  # the clusters that are drawn; None where examples are independent
-
-
-class Measured(NamedTuple):
-    """Metrics by one method on some examples and on resamples of them."""
-
-    values: dict[str, Array]  # by name, scalars, or [groups]
-    draws: dict[str, Array]  # [resamples], or [resamples, groups]
-    bins: Reliability | None
-    bin_draws: Reliability | None  # [resamples, bins], where there are clusters
-
-
-class _Program(NamedTuple):
-    """What `measure` computes of a table, as one metric; equal ones are compiled once."""
-
-    entries: tuple[tuple[str, metrics.MetricEntry], ...]
-    num_bins: int
-    bins: Callable[..., Reliability] | None
-
-    def __call__(self, log_probs, labels, inside=None, *, mask):
-        of = partial(metrics.metrics_of, log_probs, labels, entries=dict(self.entries), num_bins=self.num_bins)
-        values = of(mask) if inside is None else jax.lax.map(lambda members: of(members * mask), inside)
-        return values, self.bins and self.bins(log_probs, labels, num_bins=self.num_bins, mask=mask)
-
-
-def measure(
-    sample: Sample,
-    entries: Mapping[str, metrics.MetricEntry],
-    *,
-    bins: Callable[..., Reliability] | None = None,
-    inside: Array | None = None,
-) -> list[Measured]:
-    """The metrics of these entries, and reliability bins, by each method of a sample: one program serves them all.
-
-    With `inside` [groups, examples] the metrics are [groups], of each group.
-    """
-    key = checks.prng_key(sample.key)
-    for method in sample.calibrated:
-        checks.check_array(f"log_probs of {method.method.name}", method.log_probs, shape=(len(sample.labels), None))
-    tables = [method.log_probs for method in sample.calibrated]
-    of_all = _Program((*entries.items(),), sample.num_bins, bins)
-    programs = of_all, of_all if sample.clusters is not None else of_all._replace(bins=None)
-    others, name = () if inside is None else (inside,), f"resamples of {sample.split}"
-    found = _drawn(programs, tables, sample.labels, key, sample.clusters, sample.num_resamples, others, name)
-    return [Measured(values, draws, of_bins, bin_draws) for (values, of_bins), (draws, bin_draws) in found]
-
-
-def _drawn(programs, tables, labels, key, clusters, num_resamples, others=(), name="resamples"):
+def drawn(programs, tables, labels, key, clusters, num_resamples, others=(), name="resamples"):
     """Of each table the first program on the examples, and the second on each resample, stacked."""
     labels, parts = jnp.asarray(labels), [[] for _ in tables]
     once = np.ones(len(labels), np.float32) if clusters is None else clusters.counts
@@ -348,6 +289,11 @@ def _counts(key, num_examples, clusters, num_resamples, name):
 def on_resamples(of_all, of_resample, log_probs, labels, once, counts, *others):
     """A metric of the examples, and one of each resample by its counts; in one program, as each would compile anew."""
     at_once = max(1, min(_AT_ONCE, _EXAMPLES_AT_ONCE // len(labels)))
-    of = lambda each: of_resample(log_probs, labels, *others, mask=each.astype(once.dtype))  # noqa: E731
-    resampled = jax.lax.map(of, counts, batch_size=at_once)
-    return of_all(log_probs, labels, *others, mask=once), resampled
+
+    def measured(metric, weights):
+        # a user's metric may know mask= alone
+        word = "weights" if "weights" in inspect.signature(metric).parameters else "mask"
+        return metric(log_probs, labels, *others, **{word: weights})
+
+    resampled = jax.lax.map(lambda row: measured(of_resample, row.astype(once.dtype)), counts, batch_size=at_once)
+    return measured(of_all, once), resampled

@@ -15,11 +15,12 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.special import stdtrit
 
-from focalgeo.calibration import metrics, resampling
-from focalgeo.calibration.binning import Reliability, reliability
+from focalgeo.calibration import metrics
 from focalgeo.calibration.methods import Calibrated, Fitted
-from focalgeo.calibration.metrics import METRICS
-from focalgeo.calibration.resampling import Sample
+from focalgeo.calibration.metrics import METRICS, resampling
+from focalgeo.calibration.metrics.binning import Reliability, reliability
+from focalgeo.calibration.study import measurement
+from focalgeo.calibration.study.measurement import Sample
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Fit, Metric, ReliabilityBin, Row, finite
 from focalgeo.types import DEFAULT_METRICS
 
@@ -56,11 +57,11 @@ def calibration_rows(
 
 def class1_rows(sample: Sample) -> list[Row]:
     """Rows of two-class problems: CLASS1_METRICS and reliability bins of P(class 1), whatever is predicted."""
-    return _rows(sample, resampling.CLASS1_METRICS, metrics.binary_reliability, "class1_reliability")
+    return _rows(sample, measurement.CLASS1_METRICS, metrics.binary_reliability, "class1_reliability")
 
 
 def _rows(sample, entries, bins, name, pairs=()):
-    measured = resampling.measure(sample, entries, bins=bins)
+    measured = measurement.measure(sample, entries, bins=bins)
     rows = _metric_rows(sample, measured, entries)
     return rows + _bin_rows(sample, measured, name) + _difference_rows(sample, measured, pairs)
 
@@ -73,13 +74,13 @@ def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
     """
     entries = _OF_GROUPS
     if sample.calibrated[0].log_probs.shape[1] == 2:
-        entries = entries | {"class1_ece": resampling.CLASS1_METRICS["class1_ece"]}
+        entries = entries | {"class1_ece": measurement.CLASS1_METRICS["class1_ece"]}
     names, sizes = np.unique(group, return_counts=True)
     names, sizes = names[sizes >= LEAST_EXAMPLES], sizes[sizes >= LEAST_EXAMPLES]
     if not len(names):
         return []
     inside = jnp.asarray(names[:, None] == group[None, :], jnp.float32)
-    measured = resampling.measure(sample, entries, inside=inside)
+    measured = measurement.measure(sample, entries, inside=inside)
     means = jax.tree.map(lambda values: np.asarray(values).mean(axis=-1), measured)
     rows = [replace(row, name=f"macro_{row.name}") for row in _metric_rows(sample, means, entries)]
     return rows + [

@@ -10,8 +10,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter, indexable, validate_data
 
 from focalgeo import checks
-from focalgeo.calibration.fitting import fit
 from focalgeo.calibration.methods import METHODS, Fitted
+from focalgeo.calibration.methods.fitting import fit
 from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, floored_log
 
 _TWO_COLUMNS = "for two classes give two columns, np.stack([0 * z, z], axis=1) of the log-odds z"

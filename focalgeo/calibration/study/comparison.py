@@ -8,13 +8,14 @@ import jax
 import numpy as np
 
 from focalgeo import checks
-from focalgeo.calibration import fits, fitting, metric_rows, resampling, suspicions
-from focalgeo.calibration.clusters import Clusters
-from focalgeo.calibration.fits import ScoreTest
-from focalgeo.calibration.methods import DEFAULT_METHODS, METHODS, Calibrated, Fitted, Method
-from focalgeo.calibration.metrics import METRICS
-from focalgeo.calibration.resampling import Sample
-from focalgeo.calibration.search import GAMMAS, Grid
+from focalgeo.calibration import blocks
+from focalgeo.calibration.examples import Clusters, Outputs
+from focalgeo.calibration.fits.focal import ScoreTest, score_test
+from focalgeo.calibration.fits.search import GAMMAS, Grid
+from focalgeo.calibration.methods import DEFAULT_METHODS, METHODS, Calibrated, Fitted, Method, fitting
+from focalgeo.calibration.metrics import METRICS, resampling
+from focalgeo.calibration.study import metric_rows, suspicions
+from focalgeo.calibration.study.measurement import Sample
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Row, select
 from focalgeo.types import (
     CRITERIA,
@@ -132,16 +133,6 @@ def _difference(rows, fitted, against):
     """The row of one method less a plainer one."""
     other = None if against.criterion == fitted.criterion else against.criterion
     return rows[fitted.method.name, fitted.criterion, against.method.name, other]
-
-
-class Outputs(NamedTuple):
-    """A classifier's outputs on one split; a plain pair (logits, labels) will do."""
-
-    logits: Array  # float [examples, classes]
-    labels: Array  # int [examples]
-    group: Array | None = None  # the name of each example's group
-    clusters: Array | None = None  # the number or name of each example's cluster; None where all are independent
-    weights: Array | None = None  # how often each example counts, above 0; None counts each once
 
 
 class Comparison(NamedTuple):
@@ -293,7 +284,7 @@ def compare(
         select(rows, Difference, split="cross_fit"),
         criterion=criterion,
         prefer=prefer,
-        test=fits.score_test(*of_val.examples, of_val.clusters),
+        test=score_test(*of_val.examples, of_val.clusters),
         absent=len(np.unique(of_val.examples.labels)) < num_classes,
     )
     place = [fit is choice.fitted for fit in fitted].index(True)  # in `measured` too
@@ -319,7 +310,7 @@ def _split(name, outputs, also, position, named):
     logits, labels, group, clusters, weights = Outputs(*outputs)
     where, others = name, []
     try:
-        examples = fits.on_host(checks.predicted_logits(logits, labels, weights=weights, stacklevel=4))
+        examples = blocks.on_host(checks.predicted_logits(logits, labels, weights=weights, stacklevel=4))
         if group is not None:
             group = np.asarray(group)
             checks.check_array("group", group, shape=examples.labels.shape)

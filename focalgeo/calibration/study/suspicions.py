@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.special import softmax, xlogy
 
-from focalgeo.calibration import fits
+from focalgeo.calibration import blocks
 from focalgeo.types import Array
 
 _MOST_CLASSES = 2000  # whose table of confusion is made
@@ -62,7 +62,7 @@ def of_split(name: str, logits: Array, labels: Array, weights: Array, *, cluster
 
 def confidence(logits: Array) -> np.ndarray:
     """The largest probability of each row, in float64."""
-    return np.concatenate(fits.in_blocks(lambda rows: softmax(np.float64(rows), axis=1).max(axis=1), logits))
+    return np.concatenate(blocks.in_blocks(lambda rows: softmax(np.float64(rows), axis=1).max(axis=1), logits))
 
 
 def informed(logits: Array, labels: Array) -> tuple[np.ndarray, float]:
@@ -79,7 +79,7 @@ def informed(logits: Array, labels: Array) -> tuple[np.ndarray, float]:
         true = probs[np.arange(len(labels)), labels]
         return probs.sum(axis=0), np.stack([probs.max(axis=1), true, probs @ shares, probs**2 @ shares])
 
-    sums, numbers = zip(*fits.in_blocks(of_rows, logits, labels), strict=True)
+    sums, numbers = zip(*blocks.in_blocks(of_rows, logits, labels), strict=True)
     n, (confidence, true, by_row, squares) = len(labels), np.concatenate(numbers, axis=1)
     mean = sum(sums) / n
     variance = (squares - mean**2 @ shares - (by_row - mean @ shares) ** 2).sum() * n / max(n - 1, 1)

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import optimize, special
 
-from focalgeo.calibration import fits, maps
+from focalgeo.calibration import blocks, maps
+from focalgeo.calibration.fits import focal
 from focalgeo.types import Array
 
 _PRECISE = {"ftol": 1e-9, "gtol": 1e-5, "maxiter": 500, "maxcor": 20}
@@ -42,18 +43,19 @@ def fit(
         start: Where to begin, of the same shape.
     """
     examples, total = (log_probs, labels, weight), np.sum(weight, dtype=np.float64)
-
-    (blocks,) = fits.summed(partial(_curvature, start), *examples)
-    blocks = blocks / total + 2 * (np.eye(ridge.shape[1]) * ridge[:, None, :]).mean(axis=0, keepdims=len(blocks) == 1)
-    whitening = np.linalg.inv(np.linalg.cholesky(blocks)).swapaxes(1, 2)  # block = LL', change = L'^-1 v
-    whitening = np.broadcast_to(whitening, (len(ridge), *blocks.shape[1:]))
+    (sums,) = blocks.summed(partial(_curvature, start), *examples)
+    of_ridge = 2 * (np.eye(ridge.shape[1]) * ridge[:, None, :]).mean(axis=0, keepdims=len(sums) == 1)
+    whitening = np.linalg.inv(np.linalg.cholesky(sums / total + of_ridge)).swapaxes(
+        1, 2
+    )  # block = LL', change = L'^-1 v
+    whitening = np.broadcast_to(whitening, (len(ridge), *sums.shape[1:]))
 
     def changed(point):
         return start + np.einsum("kij,kj->ki", whitening, point.reshape(ridge.shape))
 
     def objective(point):
         change = changed(point)
-        nll, slope = fits.summed(partial(_nll_and_slope, change), *examples)
+        nll, slope = blocks.summed(partial(_nll_and_slope, change), *examples)
         slope = slope / total + 2 * ridge * change
         return nll / total + np.sum(ridge * change**2), np.einsum("kij,ki->kj", whitening, slope).ravel()
 
@@ -72,7 +74,7 @@ def _scores(change, log_probs):
 
 def _nll_and_slope(change, log_probs, labels, weight):
     scores, inputs = _scores(change, log_probs)
-    residual, nll = fits.probs_and_nll(scores, labels)  # of which probabilities less labels are made in place
+    residual, nll = focal.probs_and_nll(scores, labels)  # of which probabilities less labels are made in place
     if labels.ndim == 1:
         residual[np.arange(len(labels)), labels] -= 1
     else:

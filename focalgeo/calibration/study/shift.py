@@ -10,9 +10,9 @@ from scipy.sparse import csr_array
 from scipy.special import chdtrc
 
 from focalgeo import checks
-from focalgeo.calibration import comparison, suspicions
-from focalgeo.calibration.clusters import Clusters
-from focalgeo.calibration.comparison import Comparison, Outputs
+from focalgeo.calibration.examples import Clusters, Outputs
+from focalgeo.calibration.study import comparison, suspicions
+from focalgeo.calibration.study.comparison import Comparison
 from focalgeo.rows import Difference, Metric, Row, finite, select
 from focalgeo.types import DataWarning
 

@@ -4,25 +4,19 @@ Brackets keep the fits from diverging.
 """
 
 import math
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Bool
 from scipy import optimize, special
-from threadpoolctl import ThreadpoolController
 
 from focalgeo import checks
-from focalgeo.calibration import maps
-from focalgeo.calibration.binning import Labels, Logits, Mask, Scalar, SoftLabels, of_label
-from focalgeo.calibration.clusters import Clusters
-from focalgeo.types import Array, InputError
+from focalgeo.calibration import blocks, maps
+from focalgeo.calibration.examples import Clusters
+from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, Scalar, SoftLabels, of_label
+from focalgeo.types import Array
 
 GAMMA_BRACKET = (-0.9, 20.0)
 TEMPERATURE_BRACKET = (0.01, 100.0)
@@ -34,10 +28,6 @@ _STEP, _MOST_STEPS, _FLATTEST = 1e-5, 20, 1e-6  # of Newton's method in log T: t
 _FLAT = 1e-5  # a slope in nats at which a fit counts as converged
 _PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}
 _BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
-_LARGE = 2**22  # numbers of a table from which on its terms, and sums within a block, are of its own type
-_BLOCK = 2**17  # numbers of a table that are worked on at once: they stay in the processor's cache
-_FEWEST_ROWS = 8  # of a block
-_KEPT = 2**25 - 2**16  # bytes, a little less than glibc's largest threshold
 # of the descent: gamma and log T less those of the temperature fitted alone
 _STARTS = np.array([(0.0, 0.0), *product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
 _START_EXAMPLES, _START_NUMBERS = 1000, 2**21  # at least, and at most, on which the starts are compared
@@ -78,7 +68,7 @@ def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, we
         >>> round(float(found.temperature), 2), round(float(found.nll), 4), bool(found.converged)
         (0.96, 0.8052, True)
     """
-    return temperature_fit(*on_host(checks.predicted_logits(logits, labels, mask, weights, soft=True)))
+    return temperature_fit(*blocks.on_host(checks.predicted_logits(logits, labels, mask, weights, soft=True)))
 
 
 def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
@@ -106,67 +96,9 @@ def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
     return CalibrationFit(*numbers, np.bool_(converged))
 
 
-def on_host(examples: checks.Examples) -> checks.Examples:
-    """The examples that count, as NumPy's arrays."""
-    if checks.is_traced(examples):
-        raise InputError("a fit is made on the host: call it outside jit and vmap, of each set of examples by itself")
-    examples = checks.Examples(*map(np.asarray, examples))
-    counted = examples.weight > 0
-    return examples if counted.all() else checks.Examples(*(array[counted] for array in examples))
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """As a decorator: NumPy's and SciPy's products in one thread, as the blocks of `in_blocks` are in several.
-
-    Of small products OpenBLAS's own threads wait for each other longer than they work.
-    """
-    with _libraries().limit(limits=1, user_api="blas"):
-        yield
-
-
-_libraries = cache(ThreadpoolController)  # looks for them once, on first use
-
-
-def in_blocks(function: Callable, *arrays: Array) -> list:
-    """The function of blocks of rows, some at once: what it makes of the first array's numbers stays small."""
-    rows = max(_FEWEST_ROWS, _BLOCK // np.shape(arrays[0])[1])
-    starts = range(0, max(len(arrays[0]), 1), rows)
-    parts = ([np.asarray(array[first : first + rows]) for array in arrays] for first in starts)
-    wide = jax.config.jax_enable_x64
-
-    def of_part(part):
-        with np.errstate(all="ignore"), jax.enable_x64(wide):  # each is of a thread
-            return function(*part)
-
-    if len(starts) == 1:
-        return [of_part(part) for part in parts]
-    np.empty(_KEPT, np.uint8)  # freed at once: glibc then keeps what blocks free, in place of asking for it anew
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(of_part, parts))
-
-
-def mapped(function: Callable, table: Array) -> np.ndarray:
-    """function(rows) of a table, which is of its shape, in blocks."""
-    results = np.empty(np.shape(table), function(table[:1]).dtype)
-
-    def of_part(rows, into):
-        into[...] = function(rows)
-
-    in_blocks(of_part, table, results)
-    return results
-
-
-def summed(function: Callable, table: Array, *arrays: Array) -> list[np.ndarray]:
-    """What the function returns, a tuple, added up over blocks in float64; of small tables it takes float64 numbers."""
-    wide = np.float64 if np.size(table) < _LARGE else np.asarray(table).dtype
-    parts = in_blocks(lambda rows, *others: function(rows.astype(wide, copy=False), *others), table, *arrays)
-    return [np.sum(part, axis=0, dtype=np.float64) for part in zip(*parts, strict=True)]
-
-
 def temperature_sums(log_temperature, logits, labels, weight) -> np.ndarray:
     """Sums over rows of the first and second derivative of the NLL in log T, and of the NLL."""
-    return summed(partial(_temperature_sums, log_temperature), logits, labels, weight)[0]
+    return blocks.summed(partial(_temperature_sums, log_temperature), logits, labels, weight)[0]
 
 
 def _temperature_sums(log_temperature, logits, labels, weight):
@@ -232,7 +164,7 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
     """`temperature_score_test` of what has been checked."""
     weight = np.asarray(weight, np.float64)
     terms = lambda rows, labels: np.stack(temperature_terms(rows.astype(np.float64), labels, 0.0)[:2])  # noqa: E731
-    slope, variance = np.concatenate(in_blocks(terms, logits, labels), axis=1)
+    slope, variance = np.concatenate(blocks.in_blocks(terms, logits, labels), axis=1)
     score, information = float(weight @ slope), float(weight @ variance)
     if clusters is not None:
         parts = np.bincount(clusters.index, weight * slope)
@@ -274,7 +206,7 @@ def fit_focal_temperature(
         >>> round(float(found.nll), 4), bool(found.converged)
         (0.8045, True)
     """
-    examples = on_host(checks.predicted_logits(logits, labels, mask, weights, soft=True))
+    examples = blocks.on_host(checks.predicted_logits(logits, labels, mask, weights, soft=True))
     return focal_fit(*examples, temperature_fit(*examples))
 
 
@@ -301,7 +233,7 @@ def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
 
 def _focal_terms(point, logits, labels, weight):
     """Mean NLL of the focal map at (gamma, log T), its gradient, and Fisher's information: near the curvature."""
-    (sums,) = summed(partial(_focal_sums, *point), logits, labels, weight)
+    (sums,) = blocks.summed(partial(_focal_sums, *point), logits, labels, weight)
     nll, *slopes, of_gamma, mixed, of_log_temperature = sums / np.sum(weight, dtype=np.float64)
     return nll, np.array(slopes), np.array([[of_gamma, mixed], [mixed, of_log_temperature]])
 

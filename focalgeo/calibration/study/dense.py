@@ -11,11 +11,14 @@ import numpy as np
 from scipy import optimize
 
 from focalgeo import checks, files
-from focalgeo.calibration import fits, maps, resampling, streaming, suspicions
-from focalgeo.calibration.clusters import Clusters
-from focalgeo.calibration.comparison import Choice, Comparison
+from focalgeo.calibration import maps
+from focalgeo.calibration.examples import Clusters
+from focalgeo.calibration.fits import focal
 from focalgeo.calibration.methods import METHODS, Fitted
-from focalgeo.calibration.metric_rows import fit_rows
+from focalgeo.calibration.metrics import resampling, streaming
+from focalgeo.calibration.study import suspicions
+from focalgeo.calibration.study.comparison import Choice, Comparison
+from focalgeo.calibration.study.metric_rows import fit_rows
 from focalgeo.rows import Difference, Metric, finite
 from focalgeo.types import MOST_RESAMPLES, Array, DataWarning, InputError
 
@@ -107,10 +110,10 @@ def _some(read) -> checks.Examples:
 
 def _fitted(read, some):
     """The fit of some pixels, then Newton's steps on all; and the number of these."""
-    start = fits.temperature_fit(*some)
+    start = focal.temperature_fit(*some)
 
     def slopes(point):
-        return sum(fits.temperature_sums(point, *image)[:2] for image in read())
+        return sum(focal.temperature_sums(point, *image)[:2] for image in read())
 
     point, converged = np.log(start.temperature), start.converged
     if converged:
@@ -126,7 +129,7 @@ def _sums(rows, labels, weight, temperatures, *, of):
     """The number of pixels, and at each temperature the state of the metrics."""
 
     def state(temperature):
-        return of.update(of.init(), maps.temperature_scaling(rows, temperature), labels, mask=weight)
+        return of.update(of.init(), maps.temperature_scaling(rows, temperature), labels, weights=weight)
 
     return jnp.sum(weight), jax.lax.map(state, temperatures)
 

@@ -22,6 +22,7 @@ from focalgeo.types import Array
 
 Rows = Float[Array, "*batch classes"]
 Numbers = Float[Array, "*#batch"] | float  # one for all rows, or one for each
+Scalar = Float[Array, ""]
 PerClass = Float[Array, " classes"]
 Ascending = Float[Array, " numbers"]
 

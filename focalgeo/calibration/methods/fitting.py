@@ -12,11 +12,12 @@ import numpy as np
 from tqdm import tqdm
 
 from focalgeo import checks
-from focalgeo.calibration import fits, search, stacking
-from focalgeo.calibration.binning import Labels, Logits, Mask, SoftLabels
-from focalgeo.calibration.clusters import Clusters
+from focalgeo.calibration import blocks
+from focalgeo.calibration.examples import Clusters
+from focalgeo.calibration.fits import focal, search, stacking
+from focalgeo.calibration.fits.search import Grid, GridSearch
 from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method
-from focalgeo.calibration.search import Grid, GridSearch
+from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels
 from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
 
 _MOST_FOLDS = 10_000  # fits are made for each
@@ -172,7 +173,7 @@ def _checked(methods, logits, labels, settings, mask, weights):
     return examples, settings
 
 
-@fits.one_blas_thread()
+@blocks.one_blas_thread()
 def fit_all(methods, examples, settings) -> list[Fitted]:
     """`fit_methods` of what has been checked: what several methods need is computed here, once."""
     plan = [
@@ -184,16 +185,16 @@ def fit_all(methods, examples, settings) -> list[Fitted]:
         checks.check_array("group", group, shape=(len(examples.labels),))
     groups, index = np.unique(np.broadcast_to(group, len(examples.labels)), return_inverse=True)
     known = settings | {"searches": settings.get("searches") or search_all(methods, examples, settings)}
-    counted, examples = examples.weight > 0, fits.on_host(examples)
+    counted, examples = examples.weight > 0, blocks.on_host(examples)
     index = index[np.asarray(counted)]
     known["group"] = [np.flatnonzero(index == number) for number in range(len(groups))]
     starts = settings.get("starts", {})  # params near the best by method and criterion, of all examples to a fold's
-    plain, focal = starts.get(("temperature_scaling", "nll")), starts.get(("focal_temperature_scaling", "nll"))
+    plain, pair = starts.get(("temperature_scaling", "nll")), starts.get(("focal_temperature_scaling", "nll"))
     if needed & {"temperature_fit", "focal_fit"}:
-        known["temperature_fit"] = fits.temperature_fit(*examples, plain and float(plain["temperature"]))
+        known["temperature_fit"] = focal.temperature_fit(*examples, plain and float(plain["temperature"]))
     if "focal_fit" in needed:
-        start = focal and (focal["gamma"], focal["temperature"])
-        known["focal_fit"] = fits.focal_fit(*examples, known["temperature_fit"], start)
+        start = pair and (pair["gamma"], pair["temperature"])
+        known["focal_fit"] = focal.focal_fit(*examples, known["temperature_fit"], start)
     logits, labels, weight = examples
     fitted = []
     for method, criterion in plan:
@@ -296,7 +297,7 @@ def folds(labels: Array, num_folds: int, seed: int, *, clusters: Array | None = 
     return fold if clusters is None else fold[clusters.index]
 
 
-@fits.one_blas_thread()
+@blocks.one_blas_thread()
 def cross_fit(
     methods: Mapping[str, Method], examples: checks.Examples, settings: Mapping[str, Any], fold: np.ndarray
 ) -> list[Calibrated]:

@@ -3,7 +3,7 @@
 They are the `fit` of METHODS: fit(logits, labels, *, criterion, mask, <what the method needs besides>) -> params of the
 map in `maps`. Logits float [examples, K], labels int [examples] and mask, how often each example counts, have been
 checked; the mask is above 0. Each fits by least NLL, on the host. `start` are params near the best,
-or None; `temperature_fit` and `focal_fit` are the fits of `fits` to these examples.
+or None; `temperature_fit` and `focal_fit` are the fits of `focal` to these examples.
 """
 
 from functools import partial
@@ -11,7 +11,8 @@ from functools import partial
 import numpy as np
 from scipy import optimize
 
-from focalgeo.calibration import fits, linear, maps, stacking
+from focalgeo.calibration import blocks, maps
+from focalgeo.calibration.fits import focal, linear, stacking
 from focalgeo.types import Array
 
 Params = dict[str, Array]
@@ -40,7 +41,7 @@ def fit_by_class(logits, labels, *, criterion, mask, start, temperature_fit=None
     """
     first = focal_fit or temperature_fit
     first_stage = partial(maps.focal_temperature_scaling, gamma=first.gamma, temperature=first.temperature)
-    log_probs = fits.mapped(first_stage, np.asarray(logits))
+    log_probs = blocks.mapped(first_stage, np.asarray(logits))
     classes, name = logits.shape[-1], "weights" if full else "scales"
     identity = np.eye(classes) if full else np.ones(classes)
     strength = classes / np.sum(mask, dtype=np.float64)
@@ -63,7 +64,7 @@ def fit_by_class(logits, labels, *, criterion, mask, start, temperature_fit=None
 def fit_loss_implied_temperature(logits, labels, *, criterion, mask, trained_gamma) -> Params:
     """The T of `loss_implied_temperature_scaling` with the least NLL; "gamma" is `trained_gamma`."""
     gamma = np.asarray(trained_gamma, np.asarray(logits).dtype)
-    fit = fits.temperature_fit(maps.focal_temperature_scaling(np.asarray(logits), gamma, 1.0), labels, mask)
+    fit = focal.temperature_fit(maps.focal_temperature_scaling(np.asarray(logits), gamma, 1.0), labels, mask)
     return {"gamma": gamma, "temperature": fit.temperature, "converged": fit.converged}
 
 

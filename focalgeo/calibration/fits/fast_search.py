@@ -29,8 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.interpolate import BarycentricInterpolator
 
-from focalgeo.calibration.binning import EQUAL, inner_ends
 from focalgeo.calibration.maps import FAR
+from focalgeo.calibration.metrics.binning import EQUAL, inner_ends
 from focalgeo.checks import Examples
 from focalgeo.trees import matmul
 

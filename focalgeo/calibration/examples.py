@@ -1,0 +1,116 @@
+"""Outputs of a classifier, clusters of examples that belong together, and several labels a row."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import stdtrit
+
+from focalgeo import checks
+from focalgeo.types import Array, InputError
+
+_LEAST_WORTH = 1.01  # of which Student's interval holds any number
+
+
+class Clusters(NamedTuple):
+    """Which examples are drawn together, and how wide an interval is that rests on so many clusters.
+
+    Intervals are Student's of K - 1 degrees of freedom, with standard errors times sqrt(K / (K - 1)), where K = n^2 /
+    sum of n_c^2 is the number of clusters of one size each that is worth as much: a few large ones decide. How often
+    they cover is in experiments/posthoc.
+
+    Source: Kish, Survey Sampling (1965), the effective number.
+    """
+
+    index: Int[Array, " examples"]  # from 0
+    number: int  # of clusters
+    worth: Array  # K
+    quantile: Array  # Student's at 97.5%
+    weights: Float[Array, " examples"] | None = None  # how often each example counts; None counts each once
+
+    @classmethod
+    def of(cls, clusters: object, labels: Array, weights: object = None) -> "Clusters | None":
+        """Those named by numbers or names, one for each label; None stays None.
+
+        With weights each example is a cluster, if none are named, as if it stood there so often.
+        """
+        if clusters is None and weights is None:
+            return None
+        array = np.arange(len(labels)) if clusters is None else np.asarray(clusters)
+        checks.check_array(f"clusters for labels {labels.shape}", array, shape=labels.shape[:1])
+        if array.dtype.kind not in "biufUSM" or (array != array).any():
+            raise InputError(
+                f"clusters are {array.dtype}: give a number or name for each example, and none that is NaN"
+            )
+        names, index = np.unique(array, return_inverse=True)
+        if len(names) < 2:
+            raise InputError("clusters are all one: resampling draws whole clusters, so give two at least")
+        if weights is not None:
+            checks.check_above("weights", weights, 0)
+            weights = np.asarray(checks.weight_array(weights, labels.shape[:1]), np.float32)
+        sizes = np.bincount(index, weights)
+        worth = max(float(sizes.sum()) ** 2 / float(sizes @ sizes), _LEAST_WORTH)
+        quantile = stdtrit(worth - 1, 0.975)
+        return cls(index.astype(np.int32), len(sizes), *np.float32([worth, quantile]), weights)
+
+    @property
+    def counts(self) -> Array:
+        """How often each example counts [examples]."""
+        return np.ones(len(self.index), np.float32) if self.weights is None else self.weights
+
+    @property
+    def spread(self) -> Array:
+        """By what a standard error is multiplied."""
+        return (self.worth / (self.worth - 1)) ** 0.5
+
+
+class Outputs(NamedTuple):
+    """A classifier's outputs on one split; a plain pair (logits, labels) will do."""
+
+    logits: Array  # float [examples, classes]
+    labels: Array  # int [examples]
+    group: Array | None = None  # the name of each example's group
+    clusters: Array | None = None  # the number or name of each example's cluster; None where all are independent
+    weights: Array | None = None  # how often each example counts, above 0; None counts each once
+
+
+def binary_outputs(
+    scores: Array,
+    labels: Array,
+    names: Sequence[str] | None = None,
+    *,
+    clusters: Array | None = None,
+    weights: Array | None = None,
+) -> Outputs:
+    """Each pair of a row and a label as an example of the classes 0, not so, and 1.
+
+    Args:
+        scores: Float [rows, labels], logits s of P(label) = sigmoid(s).
+        labels: [rows, labels] of 0 and 1, any number of ones in a row.
+        names: Of the labels; None names them 0, 1, ...
+        clusters: [rows], what rows belong together; None takes each by itself.
+        weights: Float [rows], how often each counts.
+
+    Returns:
+        Outputs of rows * labels examples, row by row, with logits (0, s). Groups are the labels, so that
+        "temperature_scaling_by_group" has a temperature for each and "macro_class1_ece" is the mean of their ECE;
+        clusters are the rows, so that intervals draw whole rows.
+
+    Example:
+        >>> tags = calibration.binary_outputs(np.float32([[2, -1], [0, 1]]), [[1, 0], [1, 1]], ["cat", "dog"])
+        >>> print(tags.labels, tags.group, tags.clusters)
+        [1 0 1 1] ['cat' 'dog' 'cat' 'dog'] [0 0 1 1]
+    """
+    scores, labels = np.asarray(checks.score_rows("scores", scores, shape=(None, None))), np.asarray(labels)
+    if labels.shape != scores.shape or not np.isin(labels, (0, 1)).all():
+        raise InputError(f"labels {labels.shape} for scores {scores.shape}: give a 0 or a 1 for each of these")
+    count = scores.shape[1]
+    names = np.array(range(count) if names is None else names, str)
+    if len(set(names)) != count:
+        raise InputError(f"names are {len(set(names))} for {count} labels: give each label one of its own")
+    row, label = np.indices(scores.shape).reshape(2, -1)
+    logits = np.stack([np.zeros_like(scores), scores], axis=-1).reshape(-1, 2)
+    clusters = row if clusters is None else np.asarray(clusters)[row]
+    weights = None if weights is None else np.asarray(weights)[row]
+    return Outputs(logits, labels.ravel().astype(np.int32), names[label], clusters, weights)

@@ -1,0 +1,1 @@
+"""Fits of the maps' numbers: `focal` (temperature, gamma), `search` on a grid, `linear`, `variants`, `stacking`."""

@@ -1,0 +1,14 @@
+"""METHODS, what is fitted, its exports and estimators."""
+
+from focalgeo.calibration.methods.table import (
+    DEFAULT_METHODS,
+    MEMBERS,
+    METHODS,
+    Calibrated,
+    ConvergenceWarning,
+    Fitted,
+    Method,
+    calibrator_json,
+    plain_numbers,
+    read_calibrator,
+)

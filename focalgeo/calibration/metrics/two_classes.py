@@ -1,0 +1,248 @@
+"""Metrics of two classes: whether P(1), the probability of class 1, comes true."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.sparse.linalg import cg
+
+from focalgeo import checks
+from focalgeo.calibration import newton
+from focalgeo.calibration.metrics.binning import (
+    Events,
+    Labels,
+    LogProbs,
+    Mask,
+    Reliability,
+    Scalar,
+    Summed,
+    Weights,
+    area,
+    bin_mean,
+    gap,
+    mean_of,
+    named_empty,
+    of_bins,
+    of_residuals,
+    summed_metric,
+    weighted_mean,
+    weighted_sums,
+)
+from focalgeo.trees import matmul
+
+_SPAN = 0.75  # of the examples, in each fit of the loess
+_HALVINGS = 24  # in the search for its widths
+# Newton's method in slope and intercept goes on while a step promises more nats than float32 resolves (_GAIN) and is
+# not cut to nothing (_SMALLEST), _MOST_STEPS at most.
+_GAIN, _SMALLEST, _MOST_STEPS = 1e-8, 1e-4, 100
+_SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
+
+
+def class_one(examples: checks.Examples) -> Events:
+    """The event that the label is 1, of two classes alone."""
+    rows, labels, weight = _of_two(examples)
+    return Events(jnp.exp(rows[:, 1]), labels == 1, weight)
+
+
+def _of_two(examples):
+    checks.check_array("log_probs", examples.rows, shape=(None, 2))
+    return examples
+
+
+def _squared_error(examples):
+    p, outcome, _ = class_one(examples)
+    return (p - outcome.astype(p.dtype)) ** 2
+
+
+@summed_metric
+def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+    """Mean of (P(1) - y)^2, 0 to 1: half of `brier`.
+
+    Source: Brier, Monthly Weather Review 78 (1950); halved, as scikit-learn's brier_score_loss.
+
+    Example:
+        >>> round(float(calibration.binary_brier(two_classes, outcomes)), 4)
+        0.225
+    """
+    return mean_of(_squared_error)
+
+
+@summed_metric
+def rms_calibration_error(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
+    """Root of sum_i (n_i / N) (share of label 1 - mean P(1))^2 over the bins of `binary_ece`, as a fraction.
+
+    Source: Nguyen & O'Connor, EMNLP 2015, with bins of equal width.
+
+    Example:
+        >>> round(float(calibration.rms_calibration_error(two_classes, outcomes, num_bins=2)), 4)
+        0.1179
+    """
+    return of_bins(class_one, num_bins, lambda bins: jnp.sqrt(bin_mean(bins, gap(bins) ** 2)))
+
+
+@summed_metric
+def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+    """Sum of (y - p)(1 - 2p) over the root of the sum of (1 - 2p)^2 p (1 - p), with p = P(1).
+
+    Where labels are drawn from p it is standard normal for many examples: beyond 1.96 on either side p is not
+    calibrated at the 5% level. It is the Brier score less what it would be on average, so above 0 where p is too sure.
+    NaN where every p is 0, 1/2 or 1. Examples are taken for independent.
+
+    Source: Spiegelhalter, Statistics in Medicine 5 (1986).
+
+    Example:
+        >>> round(float(calibration.spiegelhalter_z(two_classes, outcomes)), 4)
+        0.7647
+    """
+
+    def sums(examples):
+        p, outcome, weight = class_one(examples)
+        score, _ = weighted_sums((outcome.astype(p.dtype) - p) * (1 - 2 * p), weight)
+        return score, *weighted_sums((1 - 2 * p) ** 2 * p * (1 - p), weight)
+
+    def standardised(score, variance, total):
+        return jnp.where(variance > 0, score / total * jnp.sqrt(total / (variance / total)), jnp.nan)
+
+    return Summed(sums, standardised)
+
+
+def calibration_slope(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+    """The a of the logistic regression of the label on the log-odds of P(1), sigmoid(a s + b); 1 where calibrated.
+
+    Below 1 predictions are too extreme. NaN where there is no least NLL, as where a threshold parts the labels, and
+    where some P(1) is 0 or 1. Absolute error 1e-4, tested in tests/calibration/test_binary.py.
+
+    Source: Cox, Biometrika 45 (1958).
+
+    Example:
+        >>> round(float(calibration.calibration_slope(two_classes, outcomes)), 4)
+        0.6144
+    """
+    return _recalibrated(checks.examples(log_probs, labels, mask, weights), slope=True)
+
+
+def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+    """Calibration in the large: the b of sigmoid(s + b) by least NLL; 0 where calibrated, above it where P(1) is low.
+
+    NaN where all labels are equal, and where some P(1) is 0 or 1. Absolute error 1e-4, tested in
+    tests/calibration/test_binary.py.
+
+    Source: Cox, Biometrika 45 (1958), with the slope at 1.
+
+    Example:
+        >>> round(float(calibration.calibration_intercept(two_classes, outcomes)), 4)
+        0.1051
+    """
+    return _recalibrated(checks.examples(log_probs, labels, mask, weights), slope=False)
+
+
+def _recalibrated(examples, *, slope):
+    """The coefficient of the log-odds, or of the constant with the log-odds as they are."""
+    rows, labels, weight = _of_two(examples)
+    log_odds, share = jnp.where(weight > 0, rows[:, 1] - rows[:, 0], 0), weight / jnp.sum(weight)
+    one, offset = jnp.ones_like(log_odds), jnp.where(slope, 0, log_odds)
+    columns = jnp.stack([log_odds, one] if slope else [one])
+
+    def objective(point):
+        scores = matmul(point, columns) + offset
+        return jnp.sum(share * (jax.nn.softplus(scores) - jnp.where(labels == 1, scores, 0)))
+
+    def newton_step(point):
+        slopes = -jax.grad(objective)(point)
+        step = cg(partial(matmul, jax.hessian(objective)(point)), slopes, tol=1e-6)[0]
+        return step, jnp.sum(slopes * step) / 2
+
+    def advance(state):
+        point, value, size, _, count = state
+        step, gain = newton_step(point)
+        trial = point + size * step
+        tried = objective(trial)
+        lower = tried < value
+        kept = jnp.where(lower, trial, point), jnp.where(lower, tried, value)
+        return *kept, jnp.where(lower, jnp.minimum(4 * size, 1), size / 4), gain, count + 1
+
+    def going(state):
+        _, _, size, gain, count = state
+        return (gain > _GAIN) & (size > _SMALLEST) & (count < _MOST_STEPS)
+
+    start = 0 * columns[:, 0]
+    one = jnp.ones_like(start[0])
+    point, value, *_ = jax.lax.while_loop(going, advance, (start, objective(start), one, one, 0))
+    step, _ = newton_step(point)
+    settled = jnp.all(jnp.abs(step) <= _SETTLED * jnp.abs(point) + _STILL) & jnp.isfinite(value)
+    return jnp.where(settled, point + step, jnp.nan)[0]
+
+
+def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+    """Integrated calibration index: mean of |P(1) - f(P(1))|, as a fraction, f the share of label 1 by loess.
+
+    f is fitted as R's loess by default: by weighted least squares of degree 2 with tricube weights over the nearest 75%
+    of the examples, at 101 points between the smallest and the largest P(1), linear between them. Within 1e-3 of loess,
+    tested in tests/calibration/test_binary.py.
+
+    Source: Austin & Steyerberg, Statistics in Medicine 38 (2019); Cleveland & Devlin, JASA 83 (1988).
+
+    Example:
+        >>> round(float(calibration.ici(two_classes, outcomes)), 4)
+        0.2584
+    """
+    p, outcome, weight = class_one(checks.examples(log_probs, labels, mask, weights))
+    counted, p = weight > 0, jnp.where(weight > 0, p, 0)
+    points = jnp.linspace(jnp.min(jnp.where(counted, p, 1)), jnp.max(p), 101, dtype=p.dtype)
+
+    def smoothed(point):
+        far = jnp.abs(p - point)
+        too_small = lambda width: weighted_mean((far <= width).astype(p.dtype), weight) < _SPAN  # noqa: E731
+        width = newton.bisection(too_small, 0 * point, 0 * point + 1, num_halvings=_HALVINGS)
+        kernel = weight * jnp.maximum(1 - (far / width) ** 3, 0) ** 3
+        line = (p - point) / width
+        powers = jnp.stack([jnp.ones_like(p), line, line**2])
+        gram, of_ones = matmul(powers * kernel[None], powers.T), matmul(powers, jnp.where(outcome, kernel, 0))
+        return cg(partial(matmul, gram), of_ones, tol=1e-6)[0][0]
+
+    return weighted_mean(jnp.abs(p - jnp.interp(p, points, jax.lax.map(smoothed, points))), weight)
+
+
+@summed_metric
+def binary_reliability(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Reliability:
+    """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1.
+
+    Example:
+        >>> bins = calibration.binary_reliability(two_classes, outcomes, num_bins=2)
+        >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
+        [3. 3.] [0.2    0.7667] [0.3333 0.6667]
+    """
+    return of_bins(class_one, num_bins, named_empty)
+
+
+@summed_metric
+def binary_ece(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
+    """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
+
+    log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
+    tests/calibration/test_metrics.py.
+
+    Example:
+        >>> round(float(calibration.binary_ece(two_classes, outcomes, num_bins=2)), 4)
+        0.1167
+    """
+    return of_residuals(class_one, num_bins, lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total)
+
+
+def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+    """Area under the ROC curve of P(class 1) as a test of whether the label is 1: as `confidence_auroc` of that event.
+
+    log_probs float [examples, 2]; NaN where all labels are equal. P(class 1) within 5e-7 are tied, those that round to
+    0 or 1 too.
+
+    Example:
+        >>> round(float(calibration.auroc(two_classes, outcomes)), 4)
+        0.7778
+    """
+    return area(class_one(checks.examples(log_probs, labels, mask, weights)))

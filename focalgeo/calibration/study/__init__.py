@@ -1,0 +1,1 @@
+"""Outputs in, rows out: methods compared, what speaks against the outputs, other tests, dense outputs."""

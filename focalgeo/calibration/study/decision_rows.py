@@ -1,0 +1,93 @@
+"""Rows of prediction sets and answers."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from focalgeo.calibration.decisions import THRESHOLDS, answers, prediction_sets
+from focalgeo.calibration.methods import Fitted
+from focalgeo.calibration.metrics.resampling import Z95, wilson_interval
+from focalgeo.calibration.study import metric_rows
+from focalgeo.rows import Metric, Row, finite
+from focalgeo.types import Array
+
+
+def decided(
+    fitted: Sequence[Fitted],
+    held_back: tuple,
+    test: tuple,
+    *,
+    coverage: float | None = None,
+    error_at_most: float | None = None,
+    kind: str = "lac",
+    part: str = "all",
+    seed: int = 0,
+) -> tuple[list[Row], dict[str, Array]]:
+    """Rows of sets and answers by each method: thresholds from `held_back`, measured on test as far as it has labels.
+
+    And what is decided on test by the last method: "members" and "answered", with "set_thresholds" of "set_parts" and
+    "answer_threshold".
+
+    held_back, test: `Outputs`. Of sets: "set_size", "set_coverage" and, of `held_back`, "expected_coverage", the
+    latter two of each part, its group; of answers: "answered", "answered_error" and "answered_bound"; and
+    "error_of_share", with the share of test that is answered as its group, of the most confident twentieth, two
+    twentieths, ...
+
+    Example:
+        >>> split = calibration.Outputs(logits, labels)
+        >>> fits = [calibration.fit("temperature_scaling", *split[:2])]
+        >>> rows, arrays = calibration.decided(fits, split, split, coverage=0.6)
+        >>> [(row.name, round(row.value, 4)) for row in rows[:3]]
+        [('set_size', 1.25), ('expected_coverage', 0.6), ('set_coverage', 0.75)]
+    """
+    rows: list[Row] = []
+    arrays: dict[str, Array] = {}
+    n, labels, cluster = len(test.logits), test.labels, test.clusters
+    cluster = np.arange(n) if cluster is None else np.asarray(cluster)
+    for fit in fitted:
+        tags = {"split": "test", "method": fit.method.name, "criterion": fit.criterion}
+        of_val, of_test = (fit.predict_log_proba(split.logits, split.group) for split in (held_back, test))
+        if coverage:
+            settings = {"coverage": coverage, "kind": kind, "part": part, "clusters": held_back.clusters, "seed": seed}
+            sets = prediction_sets(of_val, held_back.labels, of_test, groups=(held_back.group, test.group), **settings)
+            arrays |= {"members": sets.members, "set_thresholds": sets.thresholds, "set_parts": np.array(sets.parts)}
+            sizes = sets.members.sum(axis=1)
+            mean, half = sizes.mean(), Z95 * _error(sizes, cluster)[0]
+            rows.append(Metric("set_size", mean, mean - half, mean + half, n, **tags))
+            for name, *expected in zip(sets.parts, sets.expected, sets.low, sets.high, sets.counts, strict=True):
+                rows.append(Metric("expected_coverage", *expected, **tags | {"split": "val", "group": name}))
+            if labels is not None:
+                hits, own = (each[np.arange(n), labels] for each in (sets.members, sets.part))
+                rows.append(_share("set_coverage", hits, tags, cluster))
+                for each in np.unique(own):
+                    some, group = own == each, {"group": sets.parts[each]}
+                    rows.append(_share("set_coverage", hits[some], tags | group, cluster[some]))
+        if error_at_most:
+            given = answers(of_val, held_back.labels, of_test, error_at_most=error_at_most)
+            arrays |= {"answered": given.answered, "answer_threshold": np.array(given.threshold)}
+            rows.append(_share("answered", given.answered, tags, cluster))
+            if given.answered.any():
+                rows.append(Metric("answered_bound", given.error, 0.0, given.high, len(held_back.labels), **tags))
+        if labels is None:
+            continue
+        wrong, order = of_test.argmax(axis=1) != labels, np.argsort(-of_test.max(axis=1), kind="stable")
+        if error_at_most and given.answered.any():
+            rows.append(_share("answered_error", wrong[given.answered], tags, cluster[given.answered]))
+        for share in np.arange(1, THRESHOLDS + 1) / THRESHOLDS:
+            if some := order[: round(share * n)].tolist():
+                rows.append(_share("error_of_share", wrong[some], tags | {"group": f"{share:g}"}, cluster[some]))
+    return [finite(row) for row in rows], arrays
+
+
+def _share(name, hits, tags, cluster):
+    share, n, (error, clusters) = hits.mean(), hits.size, _error(hits, cluster)
+    worth = n if clusters == n else metric_rows.worth_of(n, share, error, clusters)
+    return Metric(name, share, *wilson_interval(share * worth, worth), n, **tags)
+
+
+def _error(values, cluster):
+    """The standard error of a mean, and how many clusters of one size it is of."""
+    _, index = np.unique(cluster, return_inverse=True)
+    sizes, sums = np.bincount(index), np.bincount(index, values - values.mean())
+    clusters = values.size**2 / (sizes @ sizes)
+    return (sums @ sums * clusters / max(clusters - 1, 0.01)) ** 0.5 / values.size, clusters
