@@ -41,7 +41,7 @@ ALLOWED_INSIDE = {
     "maps": {"newton"},
     "metrics": {"newton", "examples"},
     "fits": {"newton", "maps", "metrics.binning", "metrics.top_label", "blocks", "examples"},
-    "methods": {"fits", "maps", "metrics.binning", "blocks", "examples"},
+    "methods": {"fits", "maps", "metrics.binning", "metrics.top_label", "blocks", "examples"},
     "decisions": {"metrics.binning", "examples"},
     "study": {"methods", "fits", "maps", "metrics", "decisions", "blocks", "examples"},
 }
