@@ -1,4 +1,7 @@
-"""The tables of docs/reference.md, and README.md's of notebooks, made from the code: python -m docs.tables."""
+"""The tables of docs/reference.md, and README.md's of experiments and notebooks: python -m docs.tables makes them anew.
+
+`make docs` and a release begin with it, so nobody who adds a name has to.
+"""
 
 import ast
 import inspect
@@ -9,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.numbers import markdown
-from experiments.question import filled
+from experiments.question import filled, index
 from focalgeo import losses, models
 from focalgeo.calibration import METHODS, METRICS
 from focalgeo.config import FIELDS
@@ -143,7 +146,8 @@ def pages() -> dict[Path, str]:
         "methods": methods(),
         "metrics": metrics(),
     }
-    tables = {ROOT / "docs" / "reference.md": names, ROOT / "README.md": {"notebooks": notebooks()}}
+    front = {"experiments": index(), "notebooks": notebooks()}
+    tables = {ROOT / "docs" / "reference.md": names, ROOT / "README.md": front}
     return {path: filled(path.read_text(encoding="utf-8"), own) for path, own in tables.items()}
 
 
