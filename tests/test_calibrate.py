@@ -174,13 +174,12 @@ def test_without_test_the_rows_are_of_held_out_examples(binary):
     np.testing.assert_allclose(row.value, nll, atol=1e-5)
 
 
-def fit_class_scaling(logits, labels, *, criterion, mask=None):
+def fit_class_scaling(logits, labels, *, criterion, weights):
     """A scale and a bias of each class by 300 steps down the gradient of the NLL."""
-    weight = np.ones(len(labels), np.float32) if mask is None else np.float32(mask)
 
     def loss(params):
         log_probs = apply_class_scaling(params, logits)
-        return -jnp.average(jnp.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0], weights=weight)
+        return -jnp.average(jnp.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0], weights=weights)
 
     step = lambda _, params: jax.tree.map(lambda at, slope: at - 0.1 * slope, params, jax.grad(loss)(params))  # noqa: E731
     classes = logits.shape[1]

@@ -108,7 +108,7 @@ def test_a_wrong_argument_is_one_line(argument, words):
         ("curvature.density_probes", (0, 2, 1000), (1, 1001)),
         ("checkpoint.keep", (2,), (1,)),
         ("sweep.gamma", ((0, 1),), ((1, 1), (float("inf"),))),
-        ("loss.trace_form", ("taylor",), ("hvp",)),
+        ("loss.trace_form", ("jvp_of_jvp",), ("hvp",)),
         ("evaluation.methods", (("temperature_scaling",),), (("temperature_scalling",), "isotonic")),
         ("model.options.hidden", ((8,),), ("wide",)),
     ],

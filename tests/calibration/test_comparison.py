@@ -182,8 +182,8 @@ def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
     logits, labels = outputs(31, 3)
     seen, fold = [], folds(labels, 4, 3)
 
-    def fit(logits, labels, *, criterion, mask):
-        seen.append((logits, mask))
+    def fit(logits, labels, *, criterion, weights):
+        seen.append((logits, weights))
         return {"shift": np.float32(len(seen))}
 
     shifting = Method("shifting", "", fit, lambda params, logits: logits + params["shift"], criteria=("nll",))
@@ -197,7 +197,7 @@ def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
     assert len(seen) == 4
     for index in range(4):
         left_out = fold == index
-        assert any(np.array_equal(rows, logits[~left_out]) and mask.all() for rows, mask in seen)
+        assert any(np.array_equal(rows, logits[~left_out]) and weights.all() for rows, weights in seen)
         shift = found[0].log_probs[left_out] - logits[left_out]
         assert shift.min() > 0.99  # the first fold has 1
         assert np.ptp(shift) < 1e-5
@@ -205,9 +205,8 @@ def test_cross_fitting_measures_each_example_by_a_fit_that_never_saw_it():
 
 def test_cross_fitted_log_probs_are_those_of_the_fits_of_the_other_folds():
     (logits, labels), settings = outputs(300, 2), {**SETTINGS, "trained_gamma": 1.0}
-    fold, searches = folds(labels, 5, 0), METHODS  # any object: searches of all examples must not be used
-    examples = checks.predicted_logits(logits, labels)
-    found = cross_fit(METHODS, examples, checked_settings(settings) | {"searches": searches}, fold)
+    fold, examples = folds(labels, 5, 0), checks.predicted_logits(logits, labels)
+    found = cross_fit(METHODS, examples, checked_settings(settings), fold)
     others = fold != 2
     fits = fit_methods(METHODS, logits, labels, settings=settings, mask=others)
     for fitted, each in zip(fits[:-1], found[:-1], strict=True):

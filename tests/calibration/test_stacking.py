@@ -8,11 +8,11 @@ from outputs import outputs
 from scipy import optimize
 
 from focalgeo import calibration
-from focalgeo.calibration import METHODS, fit, maps, read_calibrator
-from focalgeo.calibration.fits import focal as fits
+from focalgeo.calibration import METHODS, blocks, fit, maps, read_calibrator
 from focalgeo.calibration.fits import stacking
 from focalgeo.calibration.methods import MEMBERS, Calibrated
 from focalgeo.calibration.metrics import resampling
+from focalgeo.calibration.study import measurement
 from focalgeo.types import InputError
 
 
@@ -89,7 +89,7 @@ def test_no_rows_give_no_rows_and_blocks_leak_no_warning(monkeypatch):
     logits, labels = outputs(300, 3)
     logits[0, (labels[0] + 1) % 3] = -np.inf
     whole = fit("vector_scaling", logits, labels).predict_log_proba(logits)
-    monkeypatch.setattr(fits, "_BLOCK", 300)
+    monkeypatch.setattr(blocks, "_BLOCK", 300)
     found = fit("vector_scaling", logits, labels)  # warnings are errors here
     np.testing.assert_allclose(found.predict_log_proba(logits), whole, atol=1e-5)
     assert found.predict_log_proba(logits[:0]).shape == (0, 3)
@@ -116,7 +116,7 @@ def test_resamples_in_parts_are_those_of_one(monkeypatch):
     def draws(most):
         monkeypatch.setattr(resampling, "MOST_COUNTS", most)
         sample = calibration.Sample("test", labels, [plain], np.array([0, 7], np.uint32), 10, 30)
-        (measured,) = resampling.measure(sample, entries)
+        (measured,) = measurement.measure(sample, entries)
         return measured.draws
 
     whole, parts = draws(2**24), draws(200 * 7)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from focalgeo.calibration import maps
+from focalgeo.trees import namespace
 from focalgeo.types import Array
 
 MOST_STEPS, _GAIN = 200, 1e-9  # of EM; nats
@@ -75,7 +76,7 @@ def mixed(log_probs: Sequence[Float[Array, "*batch classes"]], shares: Array) ->
     """Log-probabilities of sum_m shares_m p_m, normalised, from those of each member."""
     shares = np.asarray(shares, log_probs[0].dtype)
     parts = [member + np.log(share) for member, share in zip(log_probs, shares, strict=True) if share > 0]
-    space = maps.namespace(parts[0])
+    space = namespace(parts[0])
     largest = reduce(space.maximum, parts)
     largest = space.where(largest > -np.inf, largest, 0)
     scores = largest + space.log(sum(space.exp(part - largest) for part in parts))

@@ -6,7 +6,7 @@ split alone says how a method does on examples that its fit has not seen.
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -16,26 +16,53 @@ from focalgeo.calibration import blocks
 from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.fits import focal, search, stacking
 from focalgeo.calibration.fits.search import Grid, GridSearch
-from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method
-from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels
+from focalgeo.calibration.fits.variants import Params
+from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method, group_names
+from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels, Weights
 from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
 
 _MOST_FOLDS = 10_000  # fits are made for each
-_OF_MEMBERS = {"criteria": ("nll",), "searches": None, "group": None}  # settings of their fits
 _NUM_FOLDS = 5  # of the examples, where a method needs held-out ones and none are given
-_SETTINGS = {
-    "criteria": DEFAULT_CRITERIA,
-    "gammas": search.GAMMAS,
-    "temperatures": search.TEMPERATURES,
-    "num_bins": 15,
-    "trained_gamma": None,
-    "group": None,
-}
 
 
-def _why_refused(method, settings, num_classes):
+class Settings(NamedTuple):
+    """What fits are made by, beside the examples; `checked_settings` makes it."""
+
+    criteria: tuple[str, ...] = DEFAULT_CRITERIA
+    gammas: Grid = search.GAMMAS
+    temperatures: Grid = search.TEMPERATURES
+    num_bins: int = 15
+    trained_gamma: float | None = None
+    group: Array | None = None  # the name of each example's group
+
+
+Starts = Mapping[tuple[str, str | None], Params]  # by method and criterion
+
+
+class Members(NamedTuple):
+    """What stacking mixes: the members' fits, and their log-probabilities by fits of other folds."""
+
+    fits: list[Fitted]
+    held_out: list[np.ndarray]
+
+
+def checked_settings(settings: Mapping[str, Any]) -> Settings:
+    """The settings of fits with their defaults, the grid as float32."""
+    settings = Settings(**{name: settings[name] for name in Settings._fields if name in settings})
+    grid = search.checked_grid(settings.gammas, settings.temperatures, "ece", settings.num_bins)
+    if settings.trained_gamma is not None:
+        checks.check_above("trained_gamma", settings.trained_gamma, -1)
+    return settings._replace(gammas=grid[0], temperatures=grid[1])
+
+
+def criteria_of(method: Method, settings: Settings) -> tuple[str, ...]:
+    """The criteria by which `fit_methods` fits the method; () where nothing is fitted."""
+    return tuple(name for name in method.criteria if name in settings.criteria) or method.criteria[:1]
+
+
+def _why_refused(method, trained_gamma, num_classes):
     """Why logits of so many classes cannot be fitted; "" where they can."""
-    if "trained_gamma" in method.options and settings.get("trained_gamma") is None:
+    if "trained_gamma" in method.options and trained_gamma is None:
         return f"{method.name} needs the gamma that the model was trained with: give trained_gamma"
     if num_classes > (method.most_classes or num_classes):
         most = f"{method.title.lower()} takes {method.most_classes} at most"
@@ -51,23 +78,20 @@ def usable(methods: Mapping[str, Method], settings: Mapping[str, Any], num_class
         >>> list(calibration.usable({name: calibration.METHODS[name] for name in names}, {"trained_gamma": 3.0}, 3))
         ['temperature_scaling', 'loss_implied_map']
     """
-    return {name: method for name, method in methods.items() if not _why_refused(method, settings, num_classes)}
+    gamma = settings.get("trained_gamma")
+    return {name: method for name, method in methods.items() if not _why_refused(method, gamma, num_classes)}
 
 
-def check_usable(methods: Mapping[str, Method], settings: Mapping[str, Any], num_classes: int) -> None:
+def check_usable(methods: Mapping[str, Method], trained_gamma: float | None, num_classes: int) -> None:
     """Refuse methods that are not `usable`."""
     for method in methods.values():
-        if why := _why_refused(method, settings, num_classes):
+        if why := _why_refused(method, trained_gamma, num_classes):
             raise InputError(why)
 
 
-def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of fits with their defaults, the grid as float32."""
-    settings = _SETTINGS | dict(settings)
-    grid = search.checked_grid(settings["gammas"], settings["temperatures"], "ece", settings["num_bins"])
-    if settings["trained_gamma"] is not None:
-        checks.check_above("trained_gamma", settings["trained_gamma"], -1)
-    return settings | {"gammas": grid[0], "temperatures": grid[1]}
+def members(num_classes: int) -> dict[str, Method]:
+    """The members of stacking that take so many classes."""
+    return usable({name: METHODS[name] for name in MEMBERS}, {}, num_classes)
 
 
 def fit(
@@ -81,7 +105,7 @@ def fit(
     temperatures: Grid | None = None,
     num_bins: int = 15,
     trained_gamma: float | None = None,
-    weights: Mask = None,
+    weights: Weights = None,
     group: Array | None = None,
 ) -> Fitted:
     """A method of METHODS fitted to held-out logits, ready to predict.
@@ -92,8 +116,8 @@ def fit(
             probabilities are warned of.
         labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
         criterion: One of the method's criteria; None for the first of them, "nll" wherever something is fitted.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
         gammas: The grid of an ECE, GAMMAS if None; refused with "nll", whose fit is continuous.
         temperatures: The grid of an ECE, TEMPERATURES if None; refused with "nll".
         num_bins: Bins of an ECE, and of histogram binning.
@@ -136,7 +160,7 @@ def fit_methods(
     *,
     settings: Mapping[str, Any],
     mask: Mask = None,
-    weights: Mask = None,
+    weights: Weights = None,
 ) -> list[Fitted]:
     """Every method fitted by those of its criteria that `settings` names, in the order of `methods`.
 
@@ -147,8 +171,8 @@ def fit_methods(
         settings: "criteria", ("nll", "ece") if it is missing (a method that has none of them is fitted by its first),
             "gammas", "temperatures", "num_bins" and "trained_gamma". Methods that search the grid share one search for
             each criterion: give the results by criterion as "searches" where they are known.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Example:
         >>> methods = {name: calibration.METHODS[name] for name in ("uncalibrated", "temperature_scaling")}
@@ -156,85 +180,105 @@ def fit_methods(
         >>> [(fit.method.name, {name: round(value, 2) for name, value in fit.searched.items()}) for fit in fits]
         [('uncalibrated', {}), ('temperature_scaling', {'temperature': 0.96})]
     """
-    return fit_all(methods, *_checked(methods, logits, labels, settings, mask, weights))
+    checked = _checked(methods, logits, labels, settings, mask, weights)
+    return fit_all(methods, *checked, searches=settings.get("searches"))
 
 
 def _checked(methods, logits, labels, settings, mask, weights):
     """Examples and settings as `fit_all` takes them; a warning of the logits names the line that calls our caller."""
     settings = checked_settings(settings)
     examples = checks.predicted_logits(logits, labels, mask, weights, soft=True, stacklevel=4)
-    check_usable(methods, settings, examples.rows.shape[-1])
-    of_classes = [name for name, method in methods.items() if {*criteria_of(method, settings)} - {"nll"}]
-    two = examples.rows.shape[1] == 2  # of which members of stacking take classes alone
-    of_classes += [name for name, method in methods.items() if name == "histogram_binning" or method.most_classes == 2]
-    of_classes += [name for name, method in methods.items() if two and "members" in method.options]
-    if examples.labels.ndim == 2 and of_classes:
-        raise InputError(f"labels are soft, which {of_classes[0]} does not take: fit by NLL, or give classes")
+    check_usable(methods, settings.trained_gamma, examples.rows.shape[-1])
+    for name, method in methods.items() if examples.labels.ndim == 2 else ():
+        by_classes = (
+            name == "histogram_binning" or method.most_classes == 2 or {*criteria_of(method, settings)} - {"nll"}
+        )
+        if by_classes or ("members" in method.options and examples.rows.shape[1] == 2):  # some members are by classes
+            raise InputError(f"labels are soft, which {name} does not take: fit by NLL, or give classes")
     return examples, settings
 
 
 @blocks.one_blas_thread()
-def fit_all(methods, examples, settings) -> list[Fitted]:
-    """`fit_methods` of what has been checked: what several methods need is computed here, once."""
+def fit_all(
+    methods: Mapping[str, Method],
+    examples: checks.Examples,
+    settings: Settings,
+    *,
+    searches: Mapping[str, GridSearch] | None = None,
+    starts: Starts | None = None,
+    mixed: Members | None = None,
+) -> list[Fitted]:
+    """`fit_methods` of what has been checked: what several methods need is computed here, once.
+
+    Args:
+        methods: Some of METHODS, or others.
+        examples: Logits, labels and weights.
+        settings: Of `checked_settings`.
+        searches: Of `search_all`, if they are known.
+        starts: Params near the best, such as those of a fit of all examples for that of a fold.
+        mixed: What stacking mixes, if it is known.
+    """
     plan = [
         (method, criterion) for method in methods.values() for criterion in criteria_of(method, settings) or (None,)
     ]
+    searches = searches or search_all(methods, examples, settings)
+    names, rows_of = _groups(examples, settings.group)
+    examples, starts = blocks.on_host(examples), starts or {}
     needed = {option for method, criterion in plan if criterion == "nll" for option in method.options}
-    group = np.asarray("" if settings.get("group") is None else settings["group"]).astype(str)  # "": all are one
-    if group.ndim:
-        checks.check_array("group", group, shape=(len(examples.labels),))
-    groups, index = np.unique(np.broadcast_to(group, len(examples.labels)), return_inverse=True)
-    known = settings | {"searches": settings.get("searches") or search_all(methods, examples, settings)}
-    counted, examples = examples.weight > 0, blocks.on_host(examples)
-    index = index[np.asarray(counted)]
-    known["group"] = [np.flatnonzero(index == number) for number in range(len(groups))]
-    starts = settings.get("starts", {})  # params near the best by method and criterion, of all examples to a fold's
-    plain, pair = starts.get(("temperature_scaling", "nll")), starts.get(("focal_temperature_scaling", "nll"))
-    if needed & {"temperature_fit", "focal_fit"}:
-        known["temperature_fit"] = focal.temperature_fit(*examples, plain and float(plain["temperature"]))
-    if "focal_fit" in needed:
-        start = pair and (pair["gamma"], pair["temperature"])
-        known["focal_fit"] = focal.focal_fit(*examples, known["temperature_fit"], start)
+    shared = {"searches": searches, "group": rows_of, **_by_nll(needed, examples, starts)}
     logits, labels, weight = examples
     fitted = []
     for method, criterion in plan:
         if "members" in method.options:
-            known["members"] = _fitted_members([*settings.get("fitted", ()), *fitted], examples, settings)
-        known["start"] = starts.get((method.name, criterion))
+            shared["members"] = mixed or _members(fitted, examples, settings)
+        known = settings._asdict() | shared | {"start": starts.get((method.name, criterion))}
         options = {option: known.get(option) for option in method.options}
-        params = method.fit(logits, labels, criterion=criterion, mask=weight, **options)
-        names = tuple(groups.tolist()) if "group" in method.options else None
-        fitted.append(Fitted(method, criterion, params, logits.shape[-1], names))
+        params = method.fit(logits, labels, criterion=criterion, weights=weight, **options)
+        of_groups = names if "group" in method.options else None
+        fitted.append(Fitted(method, criterion, params, logits.shape[-1], of_groups))
     return fitted
 
 
-def _fitted_members(fitted, examples, settings):
-    """The members of stacking, as far as they are among what is fitted, and their held-out log-probabilities."""
-    methods, settings = members(examples.rows.shape[-1]), settings | _OF_MEMBERS
-    known = {fit.method.name: fit for fit in fitted if fit.criterion in ("nll", None)}
-    held_out = settings.get("held_out")
+def _groups(examples, group):
+    """The names of the groups in order, one if there is none, and the places of each one's among what counts."""
+    names, index = np.unique(group_names(group, examples.weight.shape), return_inverse=True)
+    index = index[np.asarray(examples.weight > 0)]
+    return tuple(names.tolist()), [np.flatnonzero(index == number) for number in range(len(names))]
+
+
+def _by_nll(needed, examples, starts):
+    """The fits by least NLL that several methods go on from, as far as they are needed."""
+    shared = {}
+    if needed & {"temperature_fit", "focal_fit"}:
+        near = starts.get(("temperature_scaling", "nll"))
+        shared["temperature_fit"] = focal.temperature_fit(*examples, near and float(near["temperature"]))
+    if "focal_fit" in needed:
+        near = starts.get(("focal_temperature_scaling", "nll"))
+        start = near and (near["gamma"], near["temperature"])
+        shared["focal_fit"] = focal.focal_fit(*examples, shared["temperature_fit"], start)
+    return shared
+
+
+def _members(fitted, examples, settings, held_out=None):
+    """What stacking mixes, with the members' fits as far as they are among what is fitted."""
+    methods, settings = members(examples.rows.shape[-1]), settings._replace(criteria=("nll",), group=None)
     if held_out is None:
         if len(examples.labels) < 2:
             raise InputError("stacking of one example has none to be held out: give two or more")
         fold = folds(examples.labels, min(_NUM_FOLDS, len(examples.labels)), 0)
         held_out = of_members(cross_fit(methods, examples, settings, fold))
-    fits_of = [known.get(name) or fit_all({name: method}, examples, settings)[0] for name, method in methods.items()]
-    return fits_of, held_out
-
-
-def criteria_of(method: Method, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The criteria by which `fit_methods` fits the method; () where nothing is fitted."""
-    criteria = settings.get("criteria", DEFAULT_CRITERIA)
-    return tuple(name for name in method.criteria if name in criteria) or method.criteria[:1]
+    known = {fit.method.name: fit for fit in fitted if fit.criterion in ("nll", None)}
+    fits = [known.get(name) or fit_all({name: method}, examples, settings)[0] for name, method in methods.items()]
+    return Members(fits, held_out)
 
 
 def search_all(methods, examples, settings) -> dict[str, GridSearch]:
     """The searches of the grid that `fit_all` makes for these settings, by criterion."""
     searching = [method for method in methods.values() if "searches" in method.options]
     criteria = {criterion for method in searching for criterion in criteria_of(method, settings)}
-    grid = settings["gammas"], settings["temperatures"]
+    grid = settings.gammas, settings.temperatures
     return {
-        criterion: search.searched_grid(examples, *grid, criterion=criterion, num_bins=settings["num_bins"])
+        criterion: search.searched_grid(examples, *grid, criterion=criterion, num_bins=settings.num_bins)
         for criterion in ("ece", "adaptive_ece")
         if criterion in criteria
     }
@@ -299,7 +343,11 @@ def folds(labels: Array, num_folds: int, seed: int, *, clusters: Array | None = 
 
 @blocks.one_blas_thread()
 def cross_fit(
-    methods: Mapping[str, Method], examples: checks.Examples, settings: Mapping[str, Any], fold: np.ndarray
+    methods: Mapping[str, Method],
+    examples: checks.Examples,
+    settings: Settings,
+    fold: np.ndarray,
+    starts: Starts | None = None,
 ) -> list[Calibrated]:
     """Held-out log-probabilities [examples, classes] of each fit of `fit_methods`, in its order.
 
@@ -307,24 +355,22 @@ def cross_fit(
     stacking the members, which are to be among the methods, are so fitted, and its shares are those of the other folds.
     """
     single, mixtures = _parted(methods)
-    rows, group = np.asarray(examples.rows), settings.get("group")
-    group = None if group is None else np.asarray(group)
-
-    calibrated = []
+    rows, calibrated = np.asarray(examples.rows), []
+    group = group_names(settings.group, examples.weight.shape)
     for index in tqdm(range(fold.max() + 1), "cross-fitting", **BAR):
         inside = fold == index
         others = examples._replace(weight=np.where(inside, 0, examples.weight))
-        fitted = fit_all(single, others, settings | {"searches": None})
+        fitted = fit_all(single, others, settings, starts=starts)
         calibrated = calibrated or [Calibrated(fit.method, fit.criterion, np.empty_like(rows)) for fit in fitted]
         for fit, held_out in zip(fitted, calibrated, strict=True):
-            held_out.log_probs[inside] = fit.applied(rows[inside], group if group is None else group[inside])
+            held_out.log_probs[inside] = fit.applied(rows[inside], group[inside])
     return calibrated + [
         Calibrated(method, "nll", _stacked(of_members(calibrated), examples, fold)) for method in mixtures.values()
     ]
 
 
 def _parted(methods):
-    """The methods that stand alone, and those that mix members."""
+    """The methods that are fitted alone, and those that mix members."""
     single = {name: method for name, method in methods.items() if "members" not in method.options}
     return single, {name: method for name, method in methods.items() if name not in single}
 
@@ -332,24 +378,26 @@ def _parted(methods):
 def fit_and_cross_fit(
     methods: Mapping[str, Method],
     examples: checks.Examples,
-    settings: Mapping[str, Any],
+    settings: Settings,
     fold: np.ndarray,
     crossed: Mapping[str, Method] | None = None,
+    searches: Mapping[str, GridSearch] | None = None,
 ) -> tuple[list[Fitted], list[Calibrated]]:
     """`fit_all` of all methods, and `cross_fit` of `crossed`, or of them, from there; stacking shares the held-out."""
     single, mixtures = _parted(methods)
-    fitted = fit_all(single, examples, settings)
+    fitted = fit_all(single, examples, settings, searches=searches)
     starts = {(fit.method.name, fit.criterion): fit.params for fit in fitted}
-    held_out = cross_fit(crossed or methods, examples, settings | {"starts": starts}, fold)
+    held_out = cross_fit(crossed or methods, examples, settings, fold, starts)
     if mixtures:
-        fitted += fit_all(mixtures, examples, settings | {"fitted": fitted, "held_out": of_members(held_out)})
+        mixed = _members(fitted, examples, settings, of_members(held_out))
+        fitted += fit_all(mixtures, examples, settings, mixed=mixed)
     return fitted, held_out
 
 
 def of_members(calibrated: Sequence[Calibrated]) -> list[np.ndarray]:
     """The log-probabilities by the members of stacking."""
-    fitted = {each.method.name: each.log_probs for each in calibrated if each.criterion in ("nll", None)}
-    return [fitted[name] for name in MEMBERS if name in fitted]
+    known = {part.method.name: part.log_probs for part in calibrated if part.criterion in ("nll", None)}
+    return [known[name] for name in MEMBERS if name in known]
 
 
 def _stacked(log_probs, examples, fold):
@@ -360,8 +408,3 @@ def _stacked(log_probs, examples, fold):
         shares = stacking.mixture_shares(given, np.where(inside, 0, weight), stacking.PRIOR / rows.shape[1])
         rows[inside] = stacking.mixed([member[inside] for member in log_probs], shares)
     return rows
-
-
-def members(num_classes: int) -> dict[str, Method]:
-    """The members of stacking that take so many classes."""
-    return usable({name: METHODS[name] for name in MEMBERS}, {}, num_classes)

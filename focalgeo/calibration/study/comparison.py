@@ -267,9 +267,9 @@ def compare(
         fitted_by = fitting.criteria_of(method, settings)
         return method._replace(criteria=(criterion,) if criterion in fitted_by else fitted_by[:1])
 
-    settings["searches"] = fitting.search_all(candidates, of_val.examples, settings)
+    searches = fitting.search_all(candidates, of_val.examples, settings)
     crossed = candidates if on_test is None else {name: competing(method) for name, method in candidates.items()}
-    fitted, calibrated = fitting.fit_and_cross_fit(candidates, of_val.examples, settings, fold, crossed)
+    fitted, calibrated = fitting.fit_and_cross_fit(candidates, of_val.examples, settings, fold, crossed, searches)
     held_out = sample("cross_fit", of_val, calibrated)
     if on_test is None:
         measured, rows_of_test = held_out, []
@@ -291,8 +291,8 @@ def compare(
     drawn = {0, *metric_rows.candidates(measured.calibrated, criterion)[:1], place}
     gaps = metric_rows.class_gap_rows(_part(measured, sorted(drawn)))
     rows = [*metric_rows.fit_rows(fitted, n=len(fold)), *rows_of_test, *rows, *gaps]
-    searches = fitting.surfaces(settings["searches"], settings)
-    return Comparison(rows, fitted, choice, held_out.calibrated, suspected, searches)
+    searched = fitting.surfaces(searches, settings._asdict())
+    return Comparison(rows, fitted, choice, held_out.calibrated, suspected, searched)
 
 
 def usual_resamples(*sizes: int) -> int:
@@ -354,10 +354,9 @@ def checked_methods(
     if "stacking" in names:
         names = (*names, *fitting.members(num_classes))
     candidates = {name: method for name, method in METHODS.items() if name in names or name == "uncalibrated"}
-    settings = {"trained_gamma": trained_gamma}
     if methods is None:
-        return fitting.usable(candidates, settings, num_classes)
-    fitting.check_usable(candidates, settings, num_classes)
+        return fitting.usable(candidates, {"trained_gamma": trained_gamma}, num_classes)
+    fitting.check_usable(candidates, trained_gamma, num_classes)
     return candidates
 
 
