@@ -55,7 +55,6 @@ docs: $(DOCS)
 lint: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m mypy
 
 install: $(RUNS)
 
