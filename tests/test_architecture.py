@@ -63,6 +63,7 @@ ONLY = {
     "platformdirs": {"data", "job"},
     "ml_collections": {"config", "job", "run"},
 }
+LONG = {"calibrate.make_parser", "calibrate.run_and_print", "comparison.compare"}  # functions of more than 60 lines
 # room -> the tokens that it may hold, without comments, docstrings and layout; an addition raises its room's line
 BUDGETS = {
     "experiments": 17000,
@@ -302,6 +303,23 @@ def test_the_step_is_seen_from_the_step():
     assert "focalgeo.training.penalties" in {name.rpartition(".")[0] for name in imports(PACKAGE / "training/step.py")}
     for path in (PACKAGE / "job").glob("*.py"):
         assert not {"grad", "value_and_grad", "jvp", "vjp"} & identifiers(path), path
+
+
+def length(function: ast.FunctionDef) -> int:
+    """Its lines without its docstring."""
+    first = function.body[0]
+    is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return function.end_lineno - (first.end_lineno if is_docstring else function.lineno)
+
+
+def test_no_function_is_longer_than_sixty_lines():
+    functions = {
+        f"{path.stem}.{node.name}": length(node)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {name for name, lines in functions.items() if lines > 60} <= LONG
 
 
 @pytest.mark.parametrize("command", ["run", "calibrate"])
