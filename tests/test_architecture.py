@@ -51,6 +51,7 @@ ONLY = {
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "optax": {"training"},
+    "chex": {"training", "models"},
     "orbax": {"training"},
     "tqdm": {"calibration", "data", "training"},
     "tensorflow_datasets": {"data"},
