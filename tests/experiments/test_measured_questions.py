@@ -33,7 +33,7 @@ from experiments.known_surfaces import surfaces
 from experiments.numbers import NOT, SHOWS, UNTOLD, rounded
 from experiments.posthoc import choice, measured, two_classes
 from experiments.theory import errata
-from focalgeo import calibration, curvature, models
+from focalgeo import calibration, curvature
 from focalgeo.types import InputError
 
 pytestmark = pytest.mark.long
