@@ -40,33 +40,6 @@ def names_of(fits):
     return [(fitted.method.name, fitted.criterion) for fitted in fits]
 
 
-def fit_vector_scaling(logits, labels, *, criterion, weights=None):
-    """A weight and a bias for each class (Guo et al., section 4.2), by plain gradient descent on the NLL."""
-
-    def nll(params):
-        return calibration.nll(apply_vector_scaling(params, logits), labels, weights=weights)
-
-    start = {"weight": jnp.ones(logits.shape[-1]), "bias": jnp.zeros(logits.shape[-1])}
-    step = lambda _, params: jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(nll)(params))  # noqa: E731
-    return jax.lax.fori_loop(0, 200, step, start)
-
-
-def apply_vector_scaling(params, logits):
-    return jax.nn.log_softmax(logits * params["weight"][None] + params["bias"][None])
-
-
-def test_a_new_method_is_a_function_pair_and_stands_beside_the_others():
-    logits, labels = predictions()
-    method = Method("new", "New scaling", fit_vector_scaling, apply_vector_scaling, keeps_class=False)
-    fits = fit_methods({**OF_FOUR, "new": method}, logits, labels, settings=SETTINGS)
-    nll = {
-        name: calibration.nll(fitted.predict_log_proba(logits), labels)
-        for name, fitted in zip(names_of(fits), fits, strict=True)
-    }
-    assert list(nll)[-1] == ("new", "nll")
-    assert nll["new", "nll"] < nll["temperature_scaling", "nll"] < nll["uncalibrated", None]
-
-
 def mixed(space, softmax):
     """The application of a method of a share of the uniform distribution, which knows nothing of -inf."""
     return lambda params, logits: space.log(

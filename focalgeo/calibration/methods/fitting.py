@@ -16,7 +16,6 @@ from focalgeo.calibration import blocks
 from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.fits import focal, search, stacking
 from focalgeo.calibration.fits.search import Grid, GridSearch
-from focalgeo.calibration.fits.variants import Params
 from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method, group_names
 from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels, Weights
 from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
@@ -34,16 +33,6 @@ class Settings(NamedTuple):
     num_bins: int = 15
     trained_gamma: float | None = None
     group: Array | None = None  # the name of each example's group
-
-
-Starts = Mapping[tuple[str, str | None], Params]  # by method and criterion
-
-
-class Members(NamedTuple):
-    """What stacking mixes: the members' fits, and their log-probabilities by fits of other folds."""
-
-    fits: list[Fitted]
-    held_out: list[np.ndarray]
 
 
 def checked_settings(settings: Mapping[str, Any]) -> Settings:
@@ -146,8 +135,8 @@ def fit(
     settings = {"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma, "group": group} | grid
     (fitted,) = fit_all({name: method}, *_checked({name: method}, logits, labels, settings, mask, weights))
     if not fitted.converged:
-        where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items()) if fitted.at_end else ""
-        why = f"{method.title.lower()}: {fitted.why_not_converged}{f' ({where})' if where else ''}"
+        where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
+        why = f"{method.title.lower()}: {fitted.why_not_converged}{f' ({where})' if fitted.at_end else ''}"
         mend = "look at the labels, give more examples or take another method"
         warnings.warn(f"{why}: {mend}", ConvergenceWarning, stacklevel=2)
     return fitted
@@ -199,15 +188,7 @@ def _checked(methods, logits, labels, settings, mask, weights):
 
 
 @blocks.one_blas_thread()
-def fit_all(
-    methods: Mapping[str, Method],
-    examples: checks.Examples,
-    settings: Settings,
-    *,
-    searches: Mapping[str, GridSearch] | None = None,
-    starts: Starts | None = None,
-    mixed: Members | None = None,
-) -> list[Fitted]:
+def fit_all(methods, examples, settings, *, searches=None, starts=None, mixed=None) -> list[Fitted]:
     """`fit_methods` of what has been checked: what several methods need is computed here, once.
 
     Args:
@@ -215,8 +196,8 @@ def fit_all(
         examples: Logits, labels and weights.
         settings: Of `checked_settings`.
         searches: Of `search_all`, if they are known.
-        starts: Params near the best, such as those of a fit of all examples for that of a fold.
-        mixed: What stacking mixes, if it is known.
+        starts: Params near the best by (method, criterion), such as a fit of all examples for that of a fold.
+        mixed: What stacking mixes, the members' fits and their held-out log-probabilities, if they are known.
     """
     plan = [
         (method, criterion) for method in methods.values() for criterion in criteria_of(method, settings) or (None,)
@@ -270,7 +251,7 @@ def _members(fitted, examples, settings, held_out=None):
         held_out = of_members(cross_fit(methods, examples, settings, fold))
     known = {fit.method.name: fit for fit in fitted if fit.criterion in ("nll", None)}
     fits = [known.get(name) or fit_all({name: method}, examples, settings)[0] for name, method in methods.items()]
-    return Members(fits, held_out)
+    return fits, held_out
 
 
 def search_all(methods, examples, settings) -> dict[str, GridSearch]:
@@ -343,13 +324,7 @@ def folds(labels: Array, num_folds: int, seed: int, *, clusters: Array | None = 
 
 
 @blocks.one_blas_thread()
-def cross_fit(
-    methods: Mapping[str, Method],
-    examples: checks.Examples,
-    settings: Settings,
-    fold: np.ndarray,
-    starts: Starts | None = None,
-) -> list[Calibrated]:
+def cross_fit(methods, examples, settings, fold, starts=None) -> list[Calibrated]:
     """Held-out log-probabilities [examples, classes] of each fit of `fit_methods`, in its order.
 
     Each example is calibrated by a fit of the other folds, which has not seen it: fold [examples], from `folds`. Of
@@ -377,12 +352,7 @@ def _parted(methods):
 
 
 def fit_and_cross_fit(
-    methods: Mapping[str, Method],
-    examples: checks.Examples,
-    settings: Settings,
-    fold: np.ndarray,
-    crossed: Mapping[str, Method] | None = None,
-    searches: Mapping[str, GridSearch] | None = None,
+    methods, examples, settings, fold, crossed=None, searches=None
 ) -> tuple[list[Fitted], list[Calibrated]]:
     """`fit_all` of all methods, and `cross_fit` of `crossed`, or of them, from there; stacking shares the held-out."""
     single, mixtures = _parted(methods)

@@ -2,7 +2,7 @@
 
 A fit gives params, and applying a method with its params gives log-probabilities: metrics, intervals, comparisons,
 tables and the saved calibrator take those of any method. A new method is a function pair and an entry of METHODS;
-tests/calibration/test_methods.py has one of ten lines.
+examples/adding/method.diff has one of ten lines.
 """
 
 import json
