@@ -89,7 +89,7 @@ def examples() -> str:
 def reference(page: str) -> tuple[str, str]:
     """A page of the API: its public names by the modules that define them."""
     parts, module = [f"# {page.capitalize()}"], None
-    for name, member in names.members(page).items():
+    for name, member in sorted(names.members(page).items(), key=lambda item: item[1].__module__):
         if member.__module__ != module:
             module = member.__module__
             about = inspect.getdoc(importlib.import_module(module)).partition("\n")[0]
@@ -125,6 +125,12 @@ class Docstrings(griffe.Extension):
             )
         if obj.docstring:
             obj.docstring.value = re.sub(r"^Example:$", "Examples:", obj.docstring.value, flags=re.MULTILINE)
+
+    def on_package(self, *, pkg, **_):
+        """The names that calibration imports on first use."""
+        room = pkg["calibration"]
+        for name, home in names.calibration.HOMES.items():
+            room.set_member(name, griffe.Alias(name, f"{room.path}.{home}.{name}"))
 
     def on_class_members(self, *, cls, **_):
         """Fields as the source has them, with their comments."""

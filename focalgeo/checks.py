@@ -137,20 +137,34 @@ def label_array(
     return array.astype(np.int32) if not array.size or jnp.iinfo(array.dtype).bits < 32 else array
 
 
-def mask_array(mask: object, shape: tuple[int, ...], name: str = "mask") -> Array | None:
-    """A mask of this shape: truth values, or how often each example counts; None stays None."""
+def mask_array(mask: object, shape: tuple[int, ...]) -> Array | None:
+    """A mask of this shape, truth values; None stays None.
+
+    A traced one may hold how often each example counts: `bootstrap` hands that to metrics that know mask= alone.
+    """
     if mask is None:
         return None
-    array = array_of(name, mask)
-    check_array(f"{name} for labels {shape}", array, shape=shape)
-    if array.dtype != bool:
-        check_interval(name, array, 0)
+    array = array_of("mask", mask)
+    check_array(f"mask for labels {shape}", array, shape=shape)
+    if array.dtype != bool and not is_traced(array):
+        mend = "give truth values, or how often each example counts as weights="
+        raise InputError(f"mask holds {array.dtype}: {mend}")
+    return array
+
+
+def weight_array(weights: object, shape: tuple[int, ...]) -> Array | None:
+    """How often each example counts, 0 or more, of this shape; None stays None."""
+    if weights is None:
+        return None
+    array = array_of("weights", weights)
+    check_array(f"weights for labels {shape}", array, shape=shape)
+    check_interval("weights", array, 0)
     return array
 
 
 def weighted_mask(mask: object, weights: object, shape: tuple[int, ...]) -> Array | None:
     """How often each example counts: its weight, where the mask does not leave it out; None where neither is given."""
-    mask, weights = mask_array(mask, shape), mask_array(weights, shape, "weights")
+    mask, weights = mask_array(mask, shape), weight_array(weights, shape)
     if mask is None or weights is None:
         return mask if weights is None else weights
     mask, weights = floats(mask, weights)
@@ -187,14 +201,20 @@ def _weighted(rows: Array, labels: Array, mask: Array | None, space: ModuleType 
 
 @np.errstate(under="ignore")
 def examples(
-    log_probs: object, labels: object, mask: object = None, *, num_bins: int = 1, soft: bool = False
+    log_probs: object,
+    labels: object,
+    mask: object = None,
+    weights: object = None,
+    *,
+    num_bins: int = 1,
+    soft: bool = False,
 ) -> Examples:
     """The arguments of a metric. What has weight 0 may hold anything, NaN too.
 
     Refused is a row whose probabilities do not sum to 1 within 0.01 and what rounding to its type explains.
     """
     check_bins(num_bins)
-    table, labels, mask = _table("log_probs", log_probs, labels, mask, None, soft)
+    table, labels, mask = _table("log_probs", log_probs, labels, mask, weights, soft)
     if not is_traced(table, mask):
         total = np.exp(_counted(table, mask).astype(np.float32)).sum(axis=-1)
         tolerance = OFF_ONE + 4 * float(jnp.finfo(table.dtype).eps) * np.log(table.shape[-1])

@@ -81,13 +81,13 @@ _UPPER = {
     "study.metric_rows": ("calibration_rows", "candidates", "comparisons", "fit_rows"),
     "study.shift": ("calibration_kept", "on_tests"),
 }
-_HOMES = {name: home for home, names in _UPPER.items() for name in names}
+HOMES = {name: home for home, names in _UPPER.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     """A name of an upper room, or a scikit-learn estimator: scikit-learn is slow to import, and an extra."""
-    if name in _HOMES:
-        home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    if name in HOMES:
+        home = importlib.import_module(f"{__name__}.{HOMES[name]}")
     elif name[:1].isupper():
         from focalgeo import types
 
@@ -100,4 +100,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """The public names, those of the upper rooms too."""
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *HOMES})

@@ -107,31 +107,39 @@ def prediction_sets(
         penalty, free = _tuned(val[~used], labels[~used], coverage, penalty, free, generator)
     of_val, of_others = (_scores(rows, kind, penalty, free, generator) for rows in (val, others))
     of_label = of_val[np.arange(n), labels]
-    if part == "group":
-        names = [np.asarray(each).astype(str) for each in (() if groups is None else groups)]
-        if [each.shape for each in names] != [(n,), (len(others),)]:
-            raise InputError(f"groups are to name the group of each example, {n} of val and {len(others)} others")
-        names, place = np.unique(np.concatenate(names), return_inverse=True)
-        index, place = place[:n], place[n:, None]
-    else:
-        place = np.zeros(val.shape[1], int)
-        if part == "class":
-            place = np.arange(val.shape[1])
-        elif part == "class_cluster":
-            first = generator.permutation(n) % 2 == 0
-            place = _alike(of_label[~first], labels[~first], val.shape[1], generator)
-            used &= first
-        _, place = np.unique(place, return_inverse=True)
-        names = [", ".join(map(str, np.flatnonzero(place == each))) for each in range(place.max() + 1)]
-        names = ["all"] if part == "all" else names
-        index = place[labels]
-    rows = [used & (index == each) for each in range(len(names))]
-    found = [_threshold(of_label[some], cluster[some], coverage) for some in rows]
-    thresholds, ranks, counts = (np.array(each) for each in zip(*found, strict=True))
-    rest, place = counts + 1 - ranks, np.broadcast_to(place, of_others.shape)
+    names, place, index, used = _parts(part, of_label, labels, of_others, groups, used, generator)
+    thresholds, ranks, counts = np.transpose(
+        [
+            _threshold(of_label[rows], cluster[rows], coverage)
+            for rows in used & (index == np.arange(len(names))[:, None])
+        ]
+    )
+    rest = counts + 1 - ranks
     ends = np.where(rest > 0, special.betaincinv(ranks, rest, _ENDS[:, None]), 1)
     members, expected = of_others <= thresholds[place], ranks / (counts + 1)
-    return PredictionSets(members, thresholds, (*names,), place, counts, expected, *ends)
+    return PredictionSets(members, thresholds, (*names,), place, counts.astype(int), expected, *ends)
+
+
+def _parts(part, of_label, labels, of_others, groups, used, generator):
+    """Names of the parts that a coverage is promised of, the part of each set's member and of each example of val.
+
+    And which examples of val may set thresholds: of clusters of classes one half makes the clusters.
+    """
+    n, classes = len(labels), of_others.shape[1]
+    if part == "group":
+        groups = [np.asarray(group).astype(str) for group in (() if groups is None else groups)]
+        if [group.shape for group in groups] != [(n,), (len(of_others),)]:
+            raise InputError(f"groups are to name the group of each example, {n} of val and {len(of_others)} others")
+        names, place = np.unique(np.concatenate(groups), return_inverse=True)
+        return names, np.broadcast_to(place[n:, None], of_others.shape), place[:n], used
+    place = np.arange(classes) if part == "class" else np.zeros(classes, int)
+    if part == "class_cluster":
+        first = generator.permutation(n) % 2 == 0
+        _, place = np.unique(_alike(of_label[~first], labels[~first], classes, generator), return_inverse=True)
+        used = used & first
+    names = [", ".join(map(str, np.flatnonzero(place == number))) for number in range(place.max() + 1)]
+    names = ["all"] if part == "all" else names
+    return names, np.broadcast_to(place, of_others.shape), place[labels], used
 
 
 class Answers(NamedTuple):

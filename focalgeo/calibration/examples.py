@@ -48,7 +48,7 @@ class Clusters(NamedTuple):
             raise InputError("clusters are all one: resampling draws whole clusters, so give two at least")
         if weights is not None:
             checks.check_above("weights", weights, 0)
-            weights = np.asarray(checks.mask_array(weights, labels.shape[:1], "weights"), np.float32)
+            weights = np.asarray(checks.weight_array(weights, labels.shape[:1]), np.float32)
         sizes = np.bincount(index, weights)
         worth = max(float(sizes.sum()) ** 2 / float(sizes @ sizes), _LEAST_WORTH)
         quantile = stdtrit(worth - 1, 0.975)

@@ -75,7 +75,9 @@ def hyperparameters(name: str) -> tuple[str, ...]:
     """
     if name not in LOSSES:
         raise InputError.of_choice("loss", name, LOSSES)
-    return tuple(value for value in [*inspect.signature(LOSSES[name]).parameters][2:] if value != "mask")
+    return tuple(
+        value for value in [*inspect.signature(LOSSES[name]).parameters][2:] if value not in ("mask", "weights")
+    )
 
 
 def make_loss(name: str) -> Callable[[Array, Array, dict[str, PyTree]], Array]:

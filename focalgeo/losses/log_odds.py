@@ -55,27 +55,28 @@ def class_numbers(labels: Array, rows: Array, name: str, *, traced: bool) -> Arr
 
 
 def masked_mean(loss: Callable) -> Callable:
-    """The loss with the option `mask`, truth values or weights [...], which gives its mean sum(m l) / sum(m) there.
+    """The loss with `mask`, truth values [...], and `weights` [...], how often each counts: its mean sum(w l) / sum(w).
 
     What has weight 0 counts for nothing in value and derivatives, whatever its logits and label hold. The mean is NaN
-    where no example is left. Without a mask the loss is as it was, one for each example.
+    where no example is left. With neither the loss is as it was, one for each example.
     """
 
     @functools.wraps(loss)
-    def masked(logits, labels, *values, mask=None, **named):
-        if mask is None:
+    def masked(logits, labels, *values, mask=None, weights=None, **named):
+        if mask is None and weights is None:
             return loss(logits, labels, *values, **named)
         logits, labels = checks.score_rows("logits", logits), checks.array_of("labels", labels)
-        mask = checks.mask_array(mask, logits.shape[:-1])
-        counts = mask.astype(bool)
+        weights = checks.weighted_mask(mask, weights, logits.shape[:-1])
+        counts = weights.astype(bool)
         if labels.shape in (logits.shape, counts.shape):  # others are refused by the loss
             safe = np.asarray(1 / logits.shape[-1]).astype(labels.dtype)  # 0 for a class number
             labels = jnp.where(counts if labels.ndim == counts.ndim else counts[..., None], labels, safe)
         losses = loss(jnp.where(counts[..., None], logits, 0), labels, *values, **named)
-        return jnp.average(losses, weights=jnp.asarray(mask, losses.dtype))
+        return jnp.average(losses, weights=jnp.asarray(weights, losses.dtype))
 
-    signature, option = inspect.signature(loss), inspect.Parameter("mask", inspect.Parameter.KEYWORD_ONLY, default=None)
-    masked.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])
+    signature, keyword = inspect.signature(loss), inspect.Parameter.KEYWORD_ONLY
+    options = (inspect.Parameter(name, keyword, default=None) for name in ("mask", "weights"))
+    masked.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *options])
     return masked
 
 

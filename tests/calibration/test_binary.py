@@ -125,7 +125,7 @@ def test_binary_isotonic_is_scikit_learns():
     model = IsotonicRegression(y_min=1 / (counts.sum() + 2), y_max=1 - 1 / (counts.sum() + 2), out_of_bounds="clip")
     model.fit(log_odds_of(logits), labels, counts)
     fresh, _ = drawn(400, seed=1, scale=1.5)
-    found = fit("binary_isotonic", logits, labels, mask=counts).predict_proba(fresh)
+    found = fit("binary_isotonic", logits, labels, weights=counts).predict_proba(fresh)
     np.testing.assert_allclose(found[:, 1], model.predict(log_odds_of(fresh)), atol=1e-5)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
 

@@ -60,7 +60,7 @@ def test_derivatives_are_those_that_jax_derives(temperature):
     weight = np.arange(100) % 3
     with jax.enable_x64(True):
         wide, point = logits.astype(float), np.log(temperature)
-        alone = lambda t: nll(temperature_scaling(wide, jnp.exp(t)), labels, mask=weight)  # noqa: E731
+        alone = lambda t: nll(temperature_scaling(wide, jnp.exp(t)), labels, weights=weight)  # noqa: E731
         expected = jax.grad(alone)(point), jax.grad(jax.grad(alone))(point)
         found = fits.temperature_sums(point, wide, labels, weight.astype(float)) / weight.sum()
         np.testing.assert_allclose(found, [*expected, alone(point)], rtol=1e-8)

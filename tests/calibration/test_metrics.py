@@ -35,9 +35,9 @@ def test_masks_and_counts_are_examples_left_out_and_repeated(name):
     close(metric(padded, labels, mask=keep), metric(log_probs[keep], labels[keep]))
     counts = np.random.default_rng(3).poisson(1.0, 90)
     repeated = np.repeat(np.arange(90), counts)
-    value = metric(log_probs, labels, mask=counts.astype(np.float32))
+    value = metric(log_probs, labels, weights=counts.astype(np.float32))
     close(value, metric(log_probs[repeated], labels[repeated]))
-    assert np.isnan(metric(log_probs, labels, mask=0 * counts)).all()
+    assert np.isnan(metric(log_probs, labels, weights=0 * counts)).all()
     if name in METRICS:
         assert METRICS[name].smallest <= value <= METRICS[name].largest
 
@@ -209,7 +209,7 @@ def test_areas_are_the_definitions_summed_over_pairs_of_examples(name, digits):
     close(metric(log_probs, labels), definition(confidence, correct))
     counts = generator.poisson(1.0, 3000)
     expected = definition(np.repeat(confidence, counts), np.repeat(correct, counts))
-    close(metric(log_probs, labels, mask=counts), expected)
+    close(metric(log_probs, labels, weights=counts), expected)
 
 
 def test_areas_by_hand_with_ties():

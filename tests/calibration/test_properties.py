@@ -57,7 +57,7 @@ def test_a_metric_lies_in_0_to_1_and_counting_an_example_twice_is_having_it_twic
     value = JITTED[name](log_probs, y, num_bins=3)
     assert 0 <= value <= 1
     counts = data.draw(arrays.arrays(np.int32, SHAPE[:1], elements=st.integers(0, 2)).filter(np.any))
-    weighted = JITTED[name](log_probs, y, num_bins=3, mask=counts.astype(np.float32))
+    weighted = JITTED[name](log_probs, y, num_bins=3, weights=counts.astype(np.float32))
     repeated = JITTED[name](np.repeat(log_probs, counts, 0), np.repeat(y, counts), num_bins=3)
     np.testing.assert_allclose(weighted, repeated, atol=1e-6)
 

@@ -83,7 +83,7 @@ def test_a_confidence_at_an_edge_belongs_to_the_bin_below():
 def test_weights_count_examples_as_often_as_they_say(criterion):
     logits, labels = outputs(100, 5)
     times = np.arange(100) % 4
-    got = grid_search(logits, labels, (0.0, 1.0), (0.5, 1.0), criterion=criterion, mask=times)
+    got = grid_search(logits, labels, (0.0, 1.0), (0.5, 1.0), criterion=criterion, weights=times)
     repeated = np.repeat(logits, times, axis=0), np.repeat(labels, times)
     expected = grid_search(*repeated, (0.0, 1.0), (0.5, 1.0), criterion=criterion)
     for left, right in zip(got, expected, strict=True):

@@ -13,9 +13,9 @@ BY_CLASS = ("vector_scaling", "focal_vector_scaling", "structured_matrix_scaling
 BY_NLL = (*BY_CLASS, "ensemble_temperature_scaling", "loss_implied_temperature_scaling")
 
 
-def fit(name, logits, labels, mask=None, **options):
+def fit(name, logits, labels, weights=None, **options):
     options |= {"trained_gamma": 2.0} if name.startswith("loss_implied") else {}
-    return calibration.fit(name, logits, labels, mask=mask, **options).params
+    return calibration.fit(name, logits, labels, weights=weights, **options).params
 
 
 def drawn(num_examples=600, classes=4, noise=0.0):
@@ -67,7 +67,7 @@ def test_fit_by_class_is_that_of_scipy_in_float64(name):
 
 
 @pytest.mark.parametrize("name", BY_NLL)
-def test_a_mask_is_a_subset_and_counts_are_repeats(name):
+def test_weights_are_repeats_and_zero_leaves_out(name):
     logits, labels = drawn(400, noise=0.15)
     count = np.arange(400) % 3
     expected = fit(name, np.repeat(logits, count, axis=0), np.repeat(labels, count))

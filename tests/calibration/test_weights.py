@@ -50,7 +50,7 @@ def test_a_metric_with_weights_is_that_of_rows_repeated(name, seed):
     mask = np.arange(len(labels)) % 3 > 0
     np.testing.assert_allclose(
         metric(log_probs, labels, mask=mask, weights=weights),
-        metric(log_probs, labels, mask=mask * weights.astype(np.float32)),
+        metric(log_probs, labels, weights=mask * weights.astype(np.float32)),
         atol=1e-7,
     )
 

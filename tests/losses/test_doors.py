@@ -58,13 +58,14 @@ def test_what_a_mask_leaves_out_counts_for_nothing(name, weighted):
     logits, labels, direction = batch()
     mask = np.arange(12) % 3 > 0
     weight = mask * (np.arange(12) / 4.0) if weighted else mask
+    option = "weights" if weighted else "mask"
     spoiled, others = logits.copy(), labels.copy()
     spoiled[~mask], others[~mask] = np.resize(JUNK, (4, 1)), (-100, 255, -1, 5)
     loss, kept = of(name), weight[mask].astype(np.float32)
     expected = derivatives(lambda z: jnp.sum(kept * loss(z, labels[mask])) / kept.sum(), logits[mask], direction[mask])
-    traced = jax.jit(lambda z, y, m: derivatives(lambda z: loss(z, y, mask=m), z, direction))
+    traced = jax.jit(lambda z, y, m: derivatives(lambda z: loss(z, y, **{option: m}), z, direction))
     for got in (
-        derivatives(lambda z: loss(z, others, mask=weight), spoiled, direction),
+        derivatives(lambda z: loss(z, others, **{option: weight}), spoiled, direction),
         traced(spoiled, others, weight.astype(np.float32)),
     ):
         np.testing.assert_allclose(got[0], expected[0], rtol=1e-6)
@@ -72,7 +73,7 @@ def test_what_a_mask_leaves_out_counts_for_nothing(name, weighted):
             np.testing.assert_array_equal(part[~mask], 0)
             np.testing.assert_allclose(part[mask], own, rtol=1e-5, atol=1e-7)
     assert np.isnan(loss(spoiled, others, mask=np.zeros(12, bool)))
-    assert "mask" in inspect.signature(LOSSES[name]).parameters
+    assert {"mask", "weights"} < inspect.signature(LOSSES[name]).parameters.keys()
 
 
 def test_a_mask_does_not_hide_what_counts():
@@ -82,8 +83,10 @@ def test_a_mask_does_not_hide_what_counts():
         cross_entropy(logits, np.where(np.arange(12) == 3, 5, labels), mask=mask)
     with pytest.raises(InputError, match=r"mask for labels \(12,\)"):
         cross_entropy(logits, labels, mask=mask[:5])
-    with pytest.raises(InputError, match="mask is -1"):
-        cross_entropy(logits, labels, mask=-1.0 * mask)
+    with pytest.raises(InputError, match="weights is -1"):
+        cross_entropy(logits, labels, weights=-1.0 * mask)
+    with pytest.raises(InputError, match=r"mask holds float32: give truth values, or .* as weights="):
+        cross_entropy(logits, labels, mask=mask.astype(np.float32))
     with pytest.raises(InputError, match=r"labels for logits \(12, 5\)"):
         cross_entropy(logits, labels[:5], mask=mask)
 

@@ -6,9 +6,8 @@ is dropped.
 """
 
 import functools
-import inspect
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,8 @@ from focalgeo.types import Array, PyTree
 LogProbs = Logits = Float[Array, "examples classes"]
 Labels = Integer[Array, " examples"]
 SoftLabels = Labels | Float[Array, "examples classes"]  # or the shares of the classes, which sum to 1
-Mask = Shaped[Array, " examples"] | None  # bool, or how often each example counts; None counts each once
+Mask = Shaped[Array, " examples"] | None  # bool: which examples count; None is all
+Weights = Shaped[Array, " examples"] | None  # 0 or more: how often each example counts; None is once
 Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
 Sums = Float[Array, "*classes bins"]
@@ -53,48 +53,25 @@ class Events(NamedTuple):
 class Summed(NamedTuple):
     """A metric that is a function of sums over examples, which parts of the examples give too, added up."""
 
-    sums: Callable[[checks.Examples, int], tuple[Array, ...]]  # of checked examples and the number of bins
+    sums: Callable[[checks.Examples], tuple[Array, ...]]  # of examples that have been checked
     value: Callable[..., PyTree]  # of these sums
+    soft: bool = False  # whether labels may be shares of the classes
 
-    def __call__(self, log_probs, labels, mask=None, num_bins=15, **soft):
-        """The metric of all examples at once, which are checked here."""
-        return self.of(checks.examples(log_probs, labels, mask, num_bins=num_bins, **soft), num_bins)
-
-    def of(self, examples: checks.Examples, num_bins: int = 1) -> PyTree:
-        """The metric of what has been checked."""
-        return self.value(*self.sums(examples, num_bins))
+    def of(self, examples: checks.Examples) -> PyTree:
+        """The metric of examples that have been checked."""
+        return self.value(*self.sums(examples))
 
 
-def weighted(metric: Callable) -> Callable:
-    """The metric with `weights` [examples]: how often each example counts, times its mask."""
+def summed_metric(body: Callable) -> Callable:
+    """The metric that the body returns as a `Summed`: taken of all examples here, and of parts by `streaming`."""
 
-    @functools.wraps(metric)
-    def of_weights(log_probs, labels, *arguments, mask=None, weights=None, **options):
-        if weights is not None:  # a mask alone is checked by the metric
-            mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
-        return metric(log_probs, labels, *arguments, mask=mask, **options)
+    @functools.wraps(body)
+    def metric(log_probs, labels, *arguments, mask=None, weights=None, **options):
+        summed = body(log_probs, labels, *arguments, **options)
+        return summed.of(checks.examples(log_probs, labels, mask, weights, soft=summed.soft))
 
-    signature = inspect.signature(metric)
-    weights = signature.parameters["mask"].replace(name="weights")
-    of_weights.__signature__ = signature.replace(parameters=[*signature.parameters.values(), weights])
-    return of_weights
-
-
-def of_sums(summed: Summed, *, soft: bool = False) -> Callable:
-    """Declare a metric by its sums: its body is its docstring; it takes `weights` too, and `soft` labels if it may."""
-
-    def declared(metric):
-        metric.summed = summed
-
-        @weighted
-        @functools.wraps(metric)
-        def of_examples(*arguments, **options):
-            metric(*arguments, **options)  # without a body, it refuses what it does not take
-            return summed(*arguments, **options, soft=soft)
-
-        return of_examples
-
-    return declared
+    metric.summed = functools.partial(body, None, None)  # what is summed does not depend on the examples
+    return metric
 
 
 def top_label(examples: checks.Examples) -> Events:
@@ -103,8 +80,9 @@ def top_label(examples: checks.Examples) -> Events:
     return Events(jnp.exp(jnp.max(examples.rows, axis=-1)), predicted == examples.labels, examples.weight)
 
 
-@weighted
-def adaptive_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
+def adaptive_reliability(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Reliability:
     """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal count, by rank of confidence.
 
     With N examples the first N mod M bins hold one more than the rest. Confidences within 5e-7 of that at a cut count
@@ -118,7 +96,8 @@ def adaptive_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int =
         >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
         [2. 2.] [0.5675 0.7545] [0. 1.]
     """
-    return named_empty(equal_mass(*top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins)), num_bins))
+    examples = checks.examples(log_probs, labels, mask, weights, num_bins=num_bins)
+    return named_empty(equal_mass(*top_label(examples), num_bins))
 
 
 def named_empty(bins: Reliability) -> Reliability:
@@ -249,18 +228,29 @@ def of_label(values: Array, labels: Array) -> Array:
     return space.sum(space.where(labels > 0, labels * values, 0), axis=-1)
 
 
-def mean_of(values: Callable[[checks.Examples], Numbers]) -> Summed:
-    """The mean of a value of each example."""
-    return Summed(lambda examples, _: weighted_sums(values(examples), examples.weight), jnp.divide)
+def mean_of(values: Callable[[checks.Examples], Numbers], *, soft: bool = False) -> Any:
+    """The `Summed` of the mean of a value of each example."""
+    return Summed(lambda examples: weighted_sums(values(examples), examples.weight), jnp.divide, soft)
 
 
-def of_bins(value: Callable[[Reliability], PyTree], events: Callable[[checks.Examples], Events] = top_label) -> Summed:
-    """A function of the bins of `equal_width`."""
-    return Summed(lambda examples, bins: bin_sums(events(examples), bins), lambda *sums: value(bins_of(*sums)))
+def of_bins(events: Callable[[checks.Examples], Events], num_bins: int, value: Callable[[Reliability], PyTree]) -> Any:
+    """The `Summed` of a function of the bins of `equal_width`, which has 0 for the means of an empty bin."""
+    checks.check_bins(num_bins)
+    return Summed(lambda examples: bin_sums(events(examples), num_bins), lambda *sums: value(bins_of(*sums)))
 
 
-@of_sums(of_bins(named_empty))
-def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
+def of_residuals(
+    events: Callable[[checks.Examples], Events], num_bins: int, value: Callable[[Array, Array], Scalar]
+) -> Any:
+    """The `Summed` of a function of `residual_sums` and of the number of examples."""
+    checks.check_bins(num_bins)
+    return Summed(lambda examples: (residual_sums(*events(examples), num_bins), jnp.sum(examples.weight)), value)
+
+
+@summed_metric
+def reliability(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Reliability:
     """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal width, ((i-1)/M, i/M].
 
     Args:
@@ -268,7 +258,8 @@ def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
         labels: Int [examples].
         num_bins: M, 1 or more. A confidence of 0 belongs to the first bin, of 1 to the last; one that is within 1e-6
             of an edge counts as on it and belongs to the bin below, whatever rounding made of it.
-        mask: Bool [examples], or how often each example counts; None counts each once.
+        mask: Bool [examples], which examples count; None is all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Source: Mukhoti et al., arXiv 2002.09437, section 2 (their figures use 25 bins, their tables 15).
 
@@ -277,22 +268,11 @@ def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
         >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
         [0. 3. 1.] [   nan 0.6001 0.8438] [   nan 0.3333 1.    ]
     """
-
-
-def expected_gap(events: Callable[[checks.Examples], Events]) -> Summed:
-    """The expected gap in bins of `equal_width`, from `residual_sums` alone."""
-    return Summed(
-        lambda examples, bins: (residual_sums(*events(examples), bins), jnp.sum(examples.weight)),
-        lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total,
-    )
-
-
-NLL = mean_of(lambda examples: -of_label(examples.rows, examples.labels))
-ECE = expected_gap(top_label)
+    return of_bins(top_label, num_bins, named_empty)
 
 
 def adaptive_ece_of(examples: checks.Examples, num_bins: int) -> Scalar:
-    """`adaptive_ece` of what has been checked."""
+    """`adaptive_ece` of examples that have been checked."""
     bins = equal_mass(*top_label(examples), num_bins)
     return bin_mean(bins, gap(bins))
 

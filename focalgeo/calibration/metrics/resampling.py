@@ -6,6 +6,7 @@ once. All methods are measured on the same resamples of the examples.
 Examples are taken for independent unless `clusters` says which belong together; then whole clusters are drawn.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -66,10 +67,11 @@ def bootstrap(
     """Bootstrap of metrics over the examples: value, standard error and bias-corrected 95% interval of each.
 
     Args:
-        metric: metric(log_probs, labels, mask=counts) -> scalar, such as `ece` or functools.partial(ece, num_bins=10),
-            or a tree of scalars, such as a dict of several metrics, which then share the resamples. Counts [examples]
-            say how often each example counts; bins are fitted anew to each resample. It is compiled once for each
-            function object and shape: hand in the same object again.
+        metric: metric(log_probs, labels, weights=counts) -> scalar, such as `ece` or functools.partial(ece,
+            num_bins=10), or a tree of scalars, such as a dict of several metrics, which then share the resamples.
+            Counts [examples] say how often each example counts; a metric that does not take weights= gets them as
+            mask=. Bins are fitted anew to each resample. It is compiled once for each function object and shape: hand
+            in the same object again.
         log_probs: Float [examples, classes].
         labels: Int [examples].
         key: PRNG key, or a seed; the same key gives the same result.
@@ -287,6 +289,11 @@ def _counts(key, num_examples, clusters, num_resamples, name):
 def on_resamples(of_all, of_resample, log_probs, labels, once, counts, *others):
     """A metric of the examples, and one of each resample by its counts; in one program, as each would compile anew."""
     at_once = max(1, min(_AT_ONCE, _EXAMPLES_AT_ONCE // len(labels)))
-    of = lambda each: of_resample(log_probs, labels, *others, mask=each.astype(once.dtype))  # noqa: E731
-    resampled = jax.lax.map(of, counts, batch_size=at_once)
-    return of_all(log_probs, labels, *others, mask=once), resampled
+
+    def measured(metric, weights):
+        # a user's metric may know mask= alone
+        word = "weights" if "weights" in inspect.signature(metric).parameters else "mask"
+        return metric(log_probs, labels, *others, **{word: weights})
+
+    resampled = jax.lax.map(lambda row: measured(of_resample, row.astype(once.dtype)), counts, batch_size=at_once)
+    return measured(of_all, once), resampled

@@ -55,26 +55,25 @@ def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streamin
         0.0619
     """
     num_classes = checks.count("num_classes", num_classes, 2)
-    summed = {name: entry.summed for name, entry in metrics.metric_entries(names).items()}
+    summed = {name: entry.summed(num_bins) for name, entry in metrics.metric_entries(names).items()}
     for name, metric in summed.items():
         if not metric:
             mend = "give all to calibration.all_metrics, or stream ece or smooth_ece"
             raise InputError(f"metrics: {name} orders or fits all examples at once, which no sums hold: {mend}")
 
-    def sums(log_probs, labels, mask):
-        examples = checks.examples(log_probs, labels, mask, num_bins=num_bins)
-        return ravel_pytree({name: metric.sums(examples, num_bins) for name, metric in summed.items()})
+    def sums(log_probs, labels, mask, weights):
+        examples = checks.examples(log_probs, labels, mask, weights)
+        return ravel_pytree({name: metric.sums(examples) for name, metric in summed.items()})
 
     # an example of weight 0
-    zeros, unravel = sums(jnp.zeros((1, num_classes), "f"), jnp.zeros(1, "i"), jnp.zeros(1, "f"))
+    zeros, unravel = sums(jnp.zeros((1, num_classes), "f"), jnp.zeros(1, "i"), None, jnp.zeros(1, "f"))
 
     def update(state, log_probs, labels, *, mask=None, weights=None):
         rows = checks.score_rows("log_probs", log_probs, shape=(None, num_classes))
         if not len(rows):
             return state
-        mask = checks.weighted_mask(mask, weights, rows.shape[:1])
         before, rest = state
-        rest = rest + sums(rows, labels, mask)[0].astype(rest.dtype)
+        rest = rest + sums(rows, labels, mask, weights)[0].astype(rest.dtype)
         coarse = jax.lax.reduce_precision(before + rest, 8, 15)  # bits of exponent, and behind the leading one
         coarse = jnp.where(jnp.isfinite(coarse), coarse, before)  # an infinite NLL stays in the rest
         return jnp.stack([coarse, rest + (before - coarse)])

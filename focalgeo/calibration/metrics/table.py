@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from focalgeo import checks
 from focalgeo.calibration.metrics import two_classes
-from focalgeo.calibration.metrics.binning import Labels, LogProbs, Mask, Scalar, Summed
+from focalgeo.calibration.metrics.binning import Labels, LogProbs, Mask, Scalar, Summed, Weights
 from focalgeo.calibration.metrics.top_label import (
     accuracy,
     adaptive_ece,
@@ -26,7 +25,6 @@ from focalgeo.calibration.metrics.top_label import (
     nll,
     overconfidence,
     smooth_ece,
-    sure,
     underconfidence,
 )
 from focalgeo.rows import Title
@@ -36,7 +34,9 @@ from focalgeo.types import DEFAULT_METRICS, Array
 class MetricEntry(NamedTuple):
     """A metric of METRICS: its function, and how its numbers are shown and bounded."""
 
-    function: Callable[..., Array]  # function(log_probs, labels, *, mask=None) -> scalar; with num_bins where binned
+    function: Callable[
+        ..., Array
+    ]  # function(log_probs, labels, *, mask, weights) -> scalar; with num_bins where binned
     shown: Title  # its entry in a manifest
     largest: float = math.inf  # that it can be
     share: bool = False  # of examples: Wilson's interval holds, where a bootstrap's has no width at 0 and 1
@@ -49,17 +49,27 @@ class MetricEntry(NamedTuple):
         """Whether it takes num_bins."""
         return "num_bins" in inspect.signature(self.function).parameters
 
-    @property
-    def summed(self) -> Summed | None:
+    def options(self, num_bins: int) -> dict[str, int]:
+        """Its keyword arguments: num_bins where it is binned."""
+        return {"num_bins": num_bins} if self.binned else {}
+
+    def summed(self, num_bins: int) -> Summed | None:
         """The function of sums that it is, where it is one."""
-        return getattr(self.function, "summed", None)
+        summed = getattr(self.function, "summed", None)
+        return summed and summed(**self.options(num_bins))
 
 
-def _part(name, function, summed, field):
-    """One field of what a function of log-probabilities and labels returns, and of its function of sums."""
-    part = lambda log_probs, labels, **options: getattr(function(log_probs, labels, **options), field)  # noqa: E731
-    part.__name__, part.__wrapped__ = name, function
-    part.summed = summed._replace(value=lambda *sums: getattr(summed.value(*sums), field))
+def _part(name, whole, field):
+    """One field of what a metric returns, as a metric."""
+
+    def part(log_probs, labels, **options):
+        return getattr(whole(log_probs, labels, **options), field)
+
+    def summed(**options):
+        sums, value, soft = whole.summed(**options)
+        return Summed(sums, lambda *totals: getattr(value(*totals), field), soft)
+
+    part.__name__, part.__wrapped__, part.summed = name, whole, summed
     return part
 
 
@@ -90,20 +100,18 @@ METRICS = {
         _percent(overconfidence, "Overconfidence", _OF_ECE),
         _percent(underconfidence, "Underconfidence", _OF_ECE),
         MetricEntry(
-            _part("brier_calibration", brier_split, brier_split.summed, "calibration"),
+            _part("brier_calibration", brier_split, "calibration"),
             Title("Brier calibration", note=_OF_BRIER),
             largest=2.0,
         ),
         MetricEntry(
-            _part("brier_refinement", brier_split, brier_split.summed, "refinement"),
+            _part("brier_refinement", brier_split, "refinement"),
             Title("Brier refinement", note=_OF_BRIER),
             largest=1.0,
         ),
+        _percent(_part("high_confidence", high_confidence, "fraction"), "|S99|", _SURE, best="high", share=True),
         _percent(
-            _part("high_confidence", high_confidence, sure(), "fraction"), "|S99|", _SURE, best="high", share=True
-        ),
-        _percent(
-            _part("high_confidence_accuracy", high_confidence, sure(), "accuracy"),
+            _part("high_confidence_accuracy", high_confidence, "accuracy"),
             "Accuracy of S99",
             _SURE,
             best="high",
@@ -130,7 +138,7 @@ def all_metrics(
     *,
     num_bins: int = 15,
     mask: Mask = None,
-    weights: Mask = None,
+    weights: Weights = None,
     names: Iterable[str] = DEFAULT_METRICS,
 ) -> dict[str, Scalar]:
     """The metrics of METRICS with these names; with num_bins and names bound it is a metric for `bootstrap`.
@@ -140,16 +148,22 @@ def all_metrics(
         >>> {name: round(float(value), 4) for name, value in found.items()}
         {'accuracy': 0.5, 'ece': 0.2391, 'adaptive_ece': 0.4065, 'nll': 0.8055, 'brier': 0.4991}
     """
-    mask = checks.weighted_mask(mask, weights, np.shape(log_probs)[:1])
-    return metrics_of(log_probs, labels, mask, entries=metric_entries(names), num_bins=num_bins)
+    entries = metric_entries(names)
+    return metrics_of(log_probs, labels, mask=mask, weights=weights, entries=entries, num_bins=num_bins)
 
 
 def metrics_of(
-    log_probs: LogProbs, labels: Labels, mask: Mask = None, *, entries: Mapping[str, MetricEntry], num_bins: int
+    log_probs: LogProbs,
+    labels: Labels,
+    *,
+    mask: Mask = None,
+    weights: Weights,
+    entries: Mapping[str, MetricEntry],
+    num_bins: int,
 ) -> dict[str, Scalar]:
     """The metrics of these entries by name."""
     return {
-        name: entry.function(log_probs, labels, mask=mask, **({"num_bins": num_bins} if entry.binned else {}))
+        name: entry.function(log_probs, labels, mask=mask, weights=weights, **entry.options(num_bins))
         for name, entry in entries.items()
     }
 

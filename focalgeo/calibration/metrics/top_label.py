@@ -1,14 +1,14 @@
-"""Calibration metrics: metric(log_probs, labels, *, mask=None, weights=None, ...) -> scalar, for jit and vmap.
+"""Metrics of the predicted class and of all classes: metric(log_probs, labels, *, mask, weights) -> scalar.
 
-Everywhere log_probs is float [examples, classes], labels int [examples] in 0 .. classes - 1, and mask is None, bool
-[examples], or how often each example counts (so that a bootstrap resample is a mask). Masked examples count for
-nothing, whatever they hold; with no example left the result is NaN. weights, 0 or more, count an example as if it stood
-there so often; they need not be whole numbers. A log-probability of -inf is p = 0, as of a class that cannot be.
-float16 and bfloat16 are taken as the float32 numbers that they are.
+For jit and vmap. Everywhere log_probs is float [examples, classes] and labels int [examples] in 0 .. classes - 1. mask,
+bool [examples], says which examples count; weights [examples], 0 or more, how often each does, as if it stood there so
+often; they need not be whole numbers. What does not count may hold anything; with no example left the result is NaN. A
+log-probability of -inf is p = 0, as of a class that cannot be. float16 and bfloat16 are taken as the float32 numbers
+that they are.
 
 The calibration of the probability of class 1 in two-class problems is not that of the predicted class: there
 P(class 1) = 0.1 is a confidence of 0.9 in class 0 and shares a bin with 0.9, so that errors of opposite sign cancel.
-`binary_ece` and `binary_reliability` take log_probs [examples, 2].
+`binary_ece` and `binary_reliability`, in `two_classes`, are of P(class 1).
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.calibration.metrics import binning
-from focalgeo.calibration.metrics.binning import Labels, LogProbs, Mask, Scalar, SoftLabels, Summed
+from focalgeo.calibration.metrics.binning import Labels, LogProbs, Mask, Scalar, SoftLabels, Summed, Weights
 from focalgeo.calibration.newton import bisection
 from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, Array, floored_log
 
@@ -28,8 +28,10 @@ _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on wh
 _HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8
 
 
-@binning.of_sums(binning.ECE)
-def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+@binning.summed_metric
+def ece(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
     """Expected calibration error sum_i (n_i / N) |accuracy_i - confidence_i| of the predicted class, as a fraction.
 
     Bins have equal width and are closed on the right, see `reliability`. It is piecewise constant in a temperature: no
@@ -41,10 +43,14 @@ def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
         >>> round(float(calibration.ece(log_probs, labels, num_bins=3)), 4)
         0.2391
     """
+    return binning.of_residuals(
+        binning.top_label, num_bins, lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total
+    )
 
 
-@binning.weighted
-def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+def adaptive_ece(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
     """Equal-mass ECE: as `ece`, over bins that hold equally many examples, see `adaptive_reliability`.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 3, by rank: no example is dropped, as their published code does.
@@ -53,16 +59,19 @@ def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mas
         >>> round(float(calibration.adaptive_ece(log_probs, labels, num_bins=2)), 4)
         0.4065
     """
-    return binning.adaptive_ece_of(checks.examples(log_probs, labels, mask, num_bins=num_bins), num_bins)
+    examples = checks.examples(log_probs, labels, mask, weights, num_bins=num_bins)
+    return binning.adaptive_ece_of(examples, num_bins)
 
 
-def _top(log_probs, labels, mask, num_bins=1):
+def _top(log_probs, labels, mask, weights, num_bins=1):
     """The event that the predicted class is right, of what is checked here."""
-    return binning.top_label(checks.examples(log_probs, labels, mask, num_bins=num_bins))
+    return binning.top_label(checks.examples(log_probs, labels, mask, weights, num_bins=num_bins))
 
 
-@binning.of_sums(binning.of_bins(lambda bins: jnp.where(jnp.sum(bins.count) > 0, jnp.max(binning.gap(bins)), jnp.nan)))
-def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+@binning.summed_metric
+def mce(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
     """Maximum calibration error max_i |accuracy_i - confidence_i| over the equal-width bins that are not empty.
 
     Source: Mukhoti et al., arXiv 2002.09437, Eq. 2.
@@ -71,11 +80,11 @@ def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask =
         >>> round(float(calibration.mce(log_probs, labels, num_bins=3)), 4)
         0.2668
     """
-
-
-def _class_gap_sums(examples, num_bins):
-    residuals = _of_classes(lambda events: binning.residual_sums(*events, num_bins), examples)
-    return residuals, len(residuals) * jnp.sum(examples.weight)
+    return binning.of_bins(
+        binning.top_label,
+        num_bins,
+        lambda bins: jnp.where(jnp.sum(bins.count) > 0, jnp.max(binning.gap(bins)), jnp.nan),
+    )
 
 
 def _of_classes(statistic, examples):
@@ -85,8 +94,10 @@ def _of_classes(statistic, examples):
     return jax.lax.map(lambda column: statistic(events(*column)), (examples.rows.T, classes))
 
 
-@binning.of_sums(binning.ECE._replace(sums=_class_gap_sums))
-def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+@binning.summed_metric
+def classwise_ece(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
     """Mean over classes of the ECE of p_k as a prediction of "the label is k", with equal-width bins.
 
     A class that no label has still counts, and so does p_k = 0 (the published code drops both).
@@ -95,10 +106,17 @@ def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, ma
         >>> round(float(calibration.classwise_ece(log_probs, labels, num_bins=3)), 4)
         0.2356
     """
+    checks.check_bins(num_bins)
+
+    def sums(examples):
+        residuals = _of_classes(lambda events: binning.residual_sums(*events, num_bins), examples)
+        return residuals, len(residuals) * jnp.sum(examples.weight)
+
+    return Summed(sums, lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total)
 
 
-@binning.of_sums(binning.NLL, soft=True)
-def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar:
+@binning.summed_metric
+def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0.
 
     Of soft labels q [examples, classes], rows that sum to 1, -sum_k q_k log p_k.
@@ -109,6 +127,7 @@ def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar
         >>> round(float(calibration.nll(log_probs, labels, weights=np.float32([1, 1, 2, 0]))), 4)
         0.7345
     """
+    return binning.mean_of(lambda examples: -binning.of_label(examples.rows, examples.labels), soft=True)
 
 
 def _squared_error(examples):
@@ -121,8 +140,8 @@ def _squared_error(examples):
     return jnp.sum(error**2, axis=-1)
 
 
-@binning.of_sums(binning.mean_of(_squared_error), soft=True)
-def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scalar:
+@binning.summed_metric
+def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2.
 
     Of two classes scikit-learn's brier_score_loss is half of it, see `binary_brier`; of more it is this.
@@ -132,16 +151,18 @@ def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None) -> Scal
         >>> round(float(calibration.brier(log_probs, labels)), 4)
         0.4991
     """
+    return binning.mean_of(_squared_error, soft=True)
 
 
-@binning.of_sums(binning.mean_of(lambda examples: binning.top_label(examples).correct.astype(examples.weight.dtype)))
-def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+@binning.summed_metric
+def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted.
 
     Example:
         >>> round(float(calibration.accuracy(log_probs, labels)), 4)
         0.5
     """
+    return binning.mean_of(lambda examples: binning.top_label(examples).correct.astype(examples.weight.dtype))
 
 
 class HighConfidence(NamedTuple):
@@ -151,9 +172,9 @@ class HighConfidence(NamedTuple):
     accuracy: Scalar  # share of them that is right; NaN if there is none
 
 
-@binning.weighted
+@binning.summed_metric
 def high_confidence(
-    log_probs: LogProbs, labels: Labels, threshold: float = 0.99, *, mask: Mask = None
+    log_probs: LogProbs, labels: Labels, threshold: float = 0.99, *, mask: Mask = None, weights: Weights = None
 ) -> HighConfidence:
     """Share of examples whose confidence is `threshold`, 0 to 1, or more, to 1e-6, and their accuracy.
 
@@ -165,13 +186,8 @@ def high_confidence(
         (0.75, 0.6667)
     """
     checks.check_interval("threshold", threshold, 0, 1)
-    return sure(threshold)(log_probs, labels, mask)
 
-
-def sure(threshold: float = 0.99) -> Summed:
-    """`high_confidence` as a function of sums."""
-
-    def sums(examples, _):
+    def sums(examples):
         confidence, correct, weight = binning.top_label(examples)
         sure = jnp.where(confidence >= threshold - binning.ON_EDGE, weight, 0)
         return jnp.sum(jnp.where(correct, sure, 0)), jnp.sum(sure), jnp.sum(weight)
@@ -203,7 +219,7 @@ def log_probabilities(
     return jnp.asarray(floored_log(np.asarray(rows), floor))
 
 
-def _point_sums(examples, _):
+def _point_sums(examples):
     p, correct, weight = binning.top_label(examples)
     counted = weight > 0
     residual = jnp.where(counted, weight * (correct.astype(p.dtype) - p), 0)
@@ -231,8 +247,8 @@ def _smoothed(points, total):
     return error(bisection(lambda width: error(width) > width, *ends, num_halvings=_HALVINGS))
 
 
-@binning.of_sums(Summed(_point_sums, _smoothed))
-def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+@binning.summed_metric
+def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Smooth ECE of the predicted class: integral over t in [0, 1] of |mean_i K_s(t, p_i) (y_i - p_i)|, as a fraction.
 
     K_s is the Gaussian density of width s, reflected at 0 and 1, and s is the one width at which the integral equals s:
@@ -248,10 +264,12 @@ def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Sca
         >>> round(float(calibration.smooth_ece(log_probs, labels)), 4)
         0.1797
     """
+    return Summed(_point_sums, _smoothed)
 
 
-@binning.weighted
-def debiased_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+def debiased_ece(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
     """Root of `debiased_squared_ece`, 0 where that is negative: a root mean square over bins, as a fraction.
 
     It estimates the L2 calibration error, which is never below the L1 error that `ece` estimates: do not compare the
@@ -265,11 +283,14 @@ def debiased_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mas
         >>> round(float(calibration.debiased_ece(log_probs, labels, num_bins=2)), 4)
         0.4372
     """
-    return jnp.sqrt(jnp.maximum(debiased_squared_ece(log_probs, labels, num_bins=num_bins, mask=mask), 0))
+    return jnp.sqrt(
+        jnp.maximum(debiased_squared_ece(log_probs, labels, num_bins=num_bins, mask=mask, weights=weights), 0)
+    )
 
 
-@binning.weighted
-def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+def debiased_squared_ece(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
     """Squared L2 calibration error sum_i (n_i / N) [(a_i - c_i)^2 - a_i (1 - a_i) / (n_i - 1)], may be negative.
 
     Bins hold equally many examples, see `adaptive_reliability`; a_i and c_i are a bin's accuracy and mean confidence.
@@ -283,13 +304,15 @@ def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int =
         >>> round(float(calibration.debiased_squared_ece(log_probs, labels, num_bins=2)), 4)
         0.1912
     """
-    bins = binning.equal_mass(*_top(log_probs, labels, mask, num_bins), num_bins)
+    bins = binning.equal_mass(*_top(log_probs, labels, mask, weights, num_bins), num_bins)
     variance = bins.accuracy * (1 - bins.accuracy) / jnp.maximum(bins.count - 1, 1)
     return binning.bin_mean(bins, jnp.where(bins.count > 1, binning.gap(bins) ** 2 - variance, 0))
 
 
-@binning.of_sums(binning.of_bins(lambda bins: binning.bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0))))
-def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+@binning.summed_metric
+def overconfidence(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
     """Sum over bins of (n_i / N) max(confidence_i - accuracy_i, 0): the part of `ece` from overconfident bins.
 
     Overconfidence plus underconfidence is `ece`; overconfidence less underconfidence is mean confidence less accuracy.
@@ -300,16 +323,28 @@ def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, m
         >>> round(float(calibration.overconfidence(log_probs, labels, num_bins=3)), 4)
         0.2001
     """
+    return binning.of_bins(
+        binning.top_label,
+        num_bins,
+        lambda bins: binning.bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0)),
+    )
 
 
-@binning.of_sums(binning.of_bins(lambda bins: binning.bin_mean(bins, jnp.maximum(bins.accuracy - bins.confidence, 0))))
-def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+@binning.summed_metric
+def underconfidence(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
     """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`.
 
     Example:
         >>> round(float(calibration.underconfidence(log_probs, labels, num_bins=3)), 4)
         0.0391
     """
+    return binning.of_bins(
+        binning.top_label,
+        num_bins,
+        lambda bins: binning.bin_mean(bins, jnp.maximum(bins.accuracy - bins.confidence, 0)),
+    )
 
 
 class BrierSplit(NamedTuple):
@@ -320,21 +355,10 @@ class BrierSplit(NamedTuple):
     within_bin: Scalar  # mean over bins of Var(p) - 2 Cov(p, outcome) inside the bin; of any sign
 
 
-def _split_sums(examples, num_bins):
-    class_bins = _of_classes(lambda events: binning.bin_sums(events, num_bins), examples)
-    return *brier.summed.sums(examples, num_bins), *class_bins
-
-
-def _split(error, total, *class_bins):
-    bins = binning.bins_of(*class_bins)
-    calibration, refinement = (
-        jnp.sum(bins.count * part) / total for part in (binning.gap(bins) ** 2, bins.accuracy * (1 - bins.accuracy))
-    )
-    return BrierSplit(calibration, refinement, error / total - calibration - refinement)
-
-
-@binning.of_sums(Summed(_split_sums, _split))
-def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> BrierSplit:
+@binning.summed_metric
+def brier_split(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> BrierSplit:
     """The Brier score as calibration + refinement + within-bin part, each summed over classes.
 
     For each class k the probabilities p_k fall into equal-width bins, see `reliability`, and in a bin p = mean + a,
@@ -352,10 +376,22 @@ def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask
         >>> round(float(sum(split) - calibration.brier(log_probs, labels)), 5)
         0.0
     """
+    checks.check_bins(num_bins)
+
+    def sums(examples):
+        class_bins = _of_classes(lambda events: binning.bin_sums(events, num_bins), examples)
+        return *binning.weighted_sums(_squared_error(examples), examples.weight), *class_bins
+
+    def parts(error, total, *class_bins):
+        bins = binning.bins_of(*class_bins)
+        calibration = jnp.sum(bins.count * binning.gap(bins) ** 2) / total
+        refinement = jnp.sum(bins.count * bins.accuracy * (1 - bins.accuracy)) / total
+        return BrierSplit(calibration, refinement, error / total - calibration - refinement)
+
+    return Summed(sums, parts)
 
 
-@binning.weighted
-def confidence_auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+def confidence_auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Area under the ROC curve of confidence as a test of whether the prediction is right, 0 to 1.
 
     It is the probability that a right prediction has a larger confidence than a wrong one, a tie counted as half: 0.5
@@ -369,11 +405,10 @@ def confidence_auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) 
         >>> round(float(calibration.confidence_auroc(log_probs, labels)), 4)
         1.0
     """
-    return binning.area(_top(log_probs, labels, mask))
+    return binning.area(_top(log_probs, labels, mask, weights))
 
 
-@binning.weighted
-def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Area under the risk-coverage curve (1 / N) sum_i risk(c_i), as a fraction; the smaller the better.
 
     risk(c) is the share of wrong predictions among the examples with a confidence of c or more. So examples of equal
@@ -387,7 +422,7 @@ def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
         >>> round(float(calibration.aurc(log_probs, labels)), 4)
         0.2083
     """
-    right, wrong, first, _ = binning.ranked(_top(log_probs, labels, mask))
+    right, wrong, first, _ = binning.ranked(_top(log_probs, labels, mask, weights))
     count = right + wrong
     accepted, failed = (jnp.cumsum(counts[::-1])[::-1][first] for counts in (count, wrong))
     return jnp.sum(count * jnp.where(count == 0, 0, failed / accepted)) / jnp.sum(count)

@@ -1,8 +1,4 @@
-"""Two classes: calibration of P(1), the probability of class 1, and metrics that ask whether it comes true.
-
-Methods are maps of the log-odds s = log(p / (1 - p)) with p = P(1); each takes log p and log(1 - p) from the
-log-probabilities, which keep what p rounds to 1. They and their metrics are for two classes alone.
-"""
+"""Metrics of two classes: whether P(1), the probability of class 1, comes true."""
 
 from functools import partial
 
@@ -20,15 +16,15 @@ from focalgeo.calibration.metrics.binning import (
     Reliability,
     Scalar,
     Summed,
+    Weights,
     area,
     bin_mean,
-    expected_gap,
     gap,
     mean_of,
     named_empty,
     of_bins,
-    of_sums,
-    weighted,
+    of_residuals,
+    summed_metric,
     weighted_mean,
     weighted_sums,
 )
@@ -36,11 +32,9 @@ from focalgeo.trees import matmul
 
 _SPAN = 0.75  # of the examples, in each fit of the loess
 _HALVINGS = 24  # in the search for its widths
-_GAIN, _SMALLEST, _MOST_STEPS = (
-    1e-8,
-    1e-4,
-    100,
-)  # of Newton's steps: nats promised, the least share of one, their number
+# Newton's method in slope and intercept goes on while a step promises more nats than float32 resolves (_GAIN) and is
+# not cut to nothing (_SMALLEST), _MOST_STEPS at most.
+_GAIN, _SMALLEST, _MOST_STEPS = 1e-8, 1e-4, 100
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
 
 
@@ -60,18 +54,8 @@ def _squared_error(examples):
     return (p - outcome.astype(p.dtype)) ** 2
 
 
-def _score_sums(examples, _):
-    p, outcome, weight = class_one(examples)
-    score, _ = weighted_sums((outcome.astype(p.dtype) - p) * (1 - 2 * p), weight)
-    return score, *weighted_sums((1 - 2 * p) ** 2 * p * (1 - p), weight)
-
-
-def _standardised(score, variance, total):
-    return jnp.where(variance > 0, score / total * jnp.sqrt(total / (variance / total)), jnp.nan)
-
-
-@of_sums(mean_of(_squared_error))
-def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+@summed_metric
+def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Mean of (P(1) - y)^2, 0 to 1: half of `brier`.
 
     Source: Brier, Monthly Weather Review 78 (1950); halved, as scikit-learn's brier_score_loss.
@@ -80,10 +64,13 @@ def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> S
         >>> round(float(calibration.binary_brier(two_classes, outcomes)), 4)
         0.225
     """
+    return mean_of(_squared_error)
 
 
-@of_sums(of_bins(lambda bins: jnp.sqrt(bin_mean(bins, gap(bins) ** 2)), class_one))
-def rms_calibration_error(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+@summed_metric
+def rms_calibration_error(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
     """Root of sum_i (n_i / N) (share of label 1 - mean P(1))^2 over the bins of `binary_ece`, as a fraction.
 
     Source: Nguyen & O'Connor, EMNLP 2015, with bins of equal width.
@@ -92,10 +79,11 @@ def rms_calibration_error(log_probs: LogProbs, labels: Labels, *, num_bins: int 
         >>> round(float(calibration.rms_calibration_error(two_classes, outcomes, num_bins=2)), 4)
         0.1179
     """
+    return of_bins(class_one, num_bins, lambda bins: jnp.sqrt(bin_mean(bins, gap(bins) ** 2)))
 
 
-@of_sums(Summed(_score_sums, _standardised))
-def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+@summed_metric
+def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Sum of (y - p)(1 - 2p) over the root of the sum of (1 - 2p)^2 p (1 - p), with p = P(1).
 
     Where labels are drawn from p it is standard normal for many examples: beyond 1.96 on either side p is not
@@ -109,9 +97,18 @@ def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -
         0.7647
     """
 
+    def sums(examples):
+        p, outcome, weight = class_one(examples)
+        score, _ = weighted_sums((outcome.astype(p.dtype) - p) * (1 - 2 * p), weight)
+        return score, *weighted_sums((1 - 2 * p) ** 2 * p * (1 - p), weight)
 
-@weighted
-def calibration_slope(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+    def standardised(score, variance, total):
+        return jnp.where(variance > 0, score / total * jnp.sqrt(total / (variance / total)), jnp.nan)
+
+    return Summed(sums, standardised)
+
+
+def calibration_slope(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """The a of the logistic regression of the label on the log-odds of P(1), sigmoid(a s + b); 1 where calibrated.
 
     Below 1 predictions are too extreme. NaN where there is no least NLL, as where a threshold parts the labels, and
@@ -123,11 +120,10 @@ def calibration_slope(log_probs: LogProbs, labels: Labels, *, mask: Mask = None)
         >>> round(float(calibration.calibration_slope(two_classes, outcomes)), 4)
         0.6144
     """
-    return _recalibrated(log_probs, labels, mask, slope=True)
+    return _recalibrated(checks.examples(log_probs, labels, mask, weights), slope=True)
 
 
-@weighted
-def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Calibration in the large: the b of sigmoid(s + b) by least NLL; 0 where calibrated, above it where P(1) is low.
 
     NaN where all labels are equal, and where some P(1) is 0 or 1. Absolute error 1e-4, tested in
@@ -139,12 +135,12 @@ def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = N
         >>> round(float(calibration.calibration_intercept(two_classes, outcomes)), 4)
         0.1051
     """
-    return _recalibrated(log_probs, labels, mask, slope=False)
+    return _recalibrated(checks.examples(log_probs, labels, mask, weights), slope=False)
 
 
-def _recalibrated(log_probs, labels, mask, *, slope):
+def _recalibrated(examples, *, slope):
     """The coefficient of the log-odds, or of the constant with the log-odds as they are."""
-    rows, labels, weight = _of_two(checks.examples(log_probs, labels, mask))
+    rows, labels, weight = _of_two(examples)
     log_odds, share = jnp.where(weight > 0, rows[:, 1] - rows[:, 0], 0), weight / jnp.sum(weight)
     one, offset = jnp.ones_like(log_odds), jnp.where(slope, 0, log_odds)
     columns = jnp.stack([log_odds, one] if slope else [one])
@@ -179,8 +175,7 @@ def _recalibrated(log_probs, labels, mask, *, slope):
     return jnp.where(settled, point + step, jnp.nan)[0]
 
 
-@weighted
-def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Integrated calibration index: mean of |P(1) - f(P(1))|, as a fraction, f the share of label 1 by loess.
 
     f is fitted as R's loess by default: by weighted least squares of degree 2 with tricube weights over the nearest 75%
@@ -193,7 +188,7 @@ def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
         >>> round(float(calibration.ici(two_classes, outcomes)), 4)
         0.2584
     """
-    p, outcome, weight = class_one(checks.examples(log_probs, labels, mask))
+    p, outcome, weight = class_one(checks.examples(log_probs, labels, mask, weights))
     counted, p = weight > 0, jnp.where(weight > 0, p, 0)
     points = jnp.linspace(jnp.min(jnp.where(counted, p, 1)), jnp.max(p), 101, dtype=p.dtype)
 
@@ -210,8 +205,10 @@ def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
     return weighted_mean(jnp.abs(p - jnp.interp(p, points, jax.lax.map(smoothed, points))), weight)
 
 
-@of_sums(of_bins(named_empty, class_one))
-def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Reliability:
+@summed_metric
+def binary_reliability(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Reliability:
     """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1.
 
     Example:
@@ -219,10 +216,13 @@ def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 1
         >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
         [3. 3.] [0.2    0.7667] [0.3333 0.6667]
     """
+    return of_bins(class_one, num_bins, named_empty)
 
 
-@of_sums(expected_gap(class_one))
-def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None) -> Scalar:
+@summed_metric
+def binary_ece(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
     """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
 
     log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
@@ -232,10 +232,10 @@ def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask:
         >>> round(float(calibration.binary_ece(two_classes, outcomes, num_bins=2)), 4)
         0.1167
     """
+    return of_residuals(class_one, num_bins, lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total)
 
 
-@weighted
-def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
+def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Area under the ROC curve of P(class 1) as a test of whether the label is 1: as `confidence_auroc` of that event.
 
     log_probs float [examples, 2]; NaN where all labels are equal. P(class 1) within 5e-7 are tied, those that round to
@@ -245,4 +245,4 @@ def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None) -> Scalar:
         >>> round(float(calibration.auroc(two_classes, outcomes)), 4)
         0.7778
     """
-    return area(class_one(checks.examples(log_probs, labels, mask)))
+    return area(class_one(checks.examples(log_probs, labels, mask, weights)))

@@ -134,7 +134,7 @@ def _sums(rows, labels, weight, temperatures, *, of):
     """The number of pixels, and at each temperature the state of the metrics."""
 
     def state(temperature):
-        return of.update(of.init(), maps.temperature_scaling(rows, temperature), labels, mask=weight)
+        return of.update(of.init(), maps.temperature_scaling(rows, temperature), labels, weights=weight)
 
     return jnp.sum(weight), jax.lax.map(state, temperatures)
 

@@ -1,7 +1,6 @@
 """Samples: log-probabilities of one split by one method or more, and all their metrics on the same resamples."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -47,10 +46,14 @@ class _Program(NamedTuple):
     num_bins: int
     bins: Callable[..., Reliability] | None
 
-    def __call__(self, log_probs, labels, inside=None, *, mask):
-        of = partial(metrics.metrics_of, log_probs, labels, entries=dict(self.entries), num_bins=self.num_bins)
-        values = of(mask) if inside is None else jax.lax.map(lambda members: of(members * mask), inside)
-        return values, self.bins and self.bins(log_probs, labels, num_bins=self.num_bins, mask=mask)
+    def __call__(self, log_probs, labels, inside=None, *, weights):
+        entries = dict(self.entries)
+
+        def of(weights):
+            return metrics.metrics_of(log_probs, labels, weights=weights, entries=entries, num_bins=self.num_bins)
+
+        values = of(weights) if inside is None else jax.lax.map(lambda members: of(members * weights), inside)
+        return values, self.bins and self.bins(log_probs, labels, num_bins=self.num_bins, weights=weights)
 
 
 def measure(
