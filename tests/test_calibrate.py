@@ -638,36 +638,25 @@ def test_the_coverage_of_each_group_and_class_is_shown_and_what_has_no_threshold
         arrays["labels"][(arrays["labels"] == 2) & (np.arange(300) > 20) & (name == "val")] = 0  # few of class 2 in val
         np.savez(tmp_path / f"{name}.npz", **arrays, group=group)
     labels = arrays["labels"]
-    for part, names, of_test, few, says in (
-        ("group", ["a", "b", "new"], group, ["new"], "Sets hold all classes in groups of which fewer than 9 examples"),
-        (
-            "class",
-            ["0", "1", "2"],
-            labels.astype(str),
-            ["2"],
-            "--sets-of=class_cluster may serve better: every set holds the classes",
-        ),
+    for part, of_test, few, says in (
+        ("group", group, ["new"], "Sets hold all classes in groups of which fewer than 9 examples"),
+        ("class", labels.astype(str), ["2"], "--sets-of=class_cluster may serve better: every set holds the classes"),
     ):
         out = tmp_path / part
         assert main([*flags, f"--out={out}", f"--sets-of={part}"]) == 0
         decided, rows = np.load(out / "probabilities/decisions.npz"), records.read_rows(out)
-        assert decided["set_parts"].tolist() == names
+        rows = select(rows, Metric, method="temperature_scaling", criterion="nll")
+        names = decided["set_parts"].tolist()
+        assert names == [row.group for row in rows if row.name == "expected_coverage"] == sorted({*of_test})
         assert decided["set_parts"][np.isinf(decided["set_thresholds"])].tolist() == few
-        column = {"method": "temperature_scaling", "criterion": "nll"}
-        promised, covered = (
-            {row.group: row for row in select(rows, Metric, name=name, **column)}
-            for name in ("expected_coverage", "set_coverage")
-        )
-        assert [*promised] == names
+        covered = {row.group: row for row in rows if row.name == "set_coverage" and row.group}
         hits = decided["members"][np.arange(300), labels]
         for name in names:
-            row, own = covered[name], hits[of_test == name]
-            assert (row.n, row.value) == (len(own), pytest.approx(own.mean()))
-            assert (row.low, row.high) == pytest.approx(calibration.wilson_interval(own.sum(), len(own)))
+            row, inside = covered[name], hits[of_test == name]
+            assert (row.n, row.value) == (len(inside), pytest.approx(inside.mean()))
+            assert (row.low, row.high) == pytest.approx(calibration.wilson_interval(inside.sum(), len(inside)))
         worst = min(names, key=lambda name: covered[name].value)
         page, said = html.unescape((out / "report.html").read_text()), capsys.readouterr()
         assert f"Least covered on test is {part} “{worst}”: {100 * covered[worst].value:.2f}%" in page
-        assert all(
-            says in text
-            for text in (page, said.err + said.out, *records.read_manifest(out)["calibration"]["warnings"][-1:])
-        )
+        assert says in page
+        assert says in said.err

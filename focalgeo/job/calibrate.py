@@ -92,10 +92,6 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     print(f"to use: {title}{f' ({numbers})' if numbers else ''}\nreport: {out / 'report.html'}")
 
 
-def _settings(options):
-    return Settings(**{name: value for name, value in vars(options).items() if name in Settings._fields})
-
-
 def _methods(options):
     """The methods that --methods names, or those that suit the task; None for the usual."""
     if options.task == "multilabel" and not options.methods:
@@ -122,8 +118,9 @@ def _studied(options, splits, also, held_back):
         compared, rows, decisions = _dense(options, splits), [], {}
         warnings = [*compared.suspicions]
     else:
-        pairs, settings = {name: _pair(split) for name, split in measured.items()}, _settings(options)
-        compared = comparison.study(pairs["val"], pairs.get("test"), _methods(options), settings, also=also)
+        pairs, settings = {name: _pair(split) for name, split in measured.items()}, Settings.of(vars(options))
+        two = {name: pairs[name] for name in ("val", "test") if name in pairs}
+        compared = comparison.study(two, _methods(options), settings, also=also)
         rows, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
         rows += _on_tests(options, compared, pairs)
         found = findings.of_study(pairs, compared.fits, settings)
@@ -154,7 +151,7 @@ def _on_tests(options, compared, pairs):
     if not others:
         return []
     say(f"asking whether the calibration holds on {', '.join(others)}")
-    settings = _settings(options)._replace(criteria=())
+    settings = Settings.of(vars(options))._replace(criteria=())
     return calibration.on_tests(compared, pairs["val"], others, **settings._asdict())
 
 
@@ -322,12 +319,9 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
         content = b"".join(array.tobytes() for array in arrays if array is not None)
         inputs[name] = {"checksum": f"sha256:{hashlib.sha256(content).hexdigest()}"}
     names = ("num_bins", "num_resamples", "criterion", "prefer", "criteria", "methods", "metrics", "task")
+    if options.coverage or options.error_at_most:
+        names = (*names, *DECIDING, "sets", "sets_of")
     evaluation = {name: getattr(options, name) for name in names}
-    evaluation |= {
-        name: getattr(options, name)
-        for name in (*DECIDING, "sets", "sets_of")
-        if any(vars(options)[each] for each in DECIDING)
-    }
     more = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
     if reading := {name: value for name in READING if (value := getattr(options, name))}:
         more["reading"] = reading

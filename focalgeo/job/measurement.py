@@ -200,14 +200,10 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
             raise RunError(f"logits on {split} are not finite")
     options, num_classes = member.config.evaluation, predictions["val"].logits.shape[-1]
     count = round(options.max_temperature / options.temperature_step)
-    settings = Settings(
-        criteria=options.criteria,
-        metrics=options.metrics,
-        num_bins=options.num_bins,
-        num_resamples=options.num_resamples,
+    settings = Settings.of(
+        options,
         seed=member.config.seed,
         trained_gamma=preparation.trained_gamma(member.config),
-        gammas=options.gammas,
         temperatures=np.float32(np.arange(1, count + 1) * options.temperature_step),
     )
     names = ("uncalibrated", *(options.methods or calibration.DEFAULT_METHODS))

@@ -261,8 +261,6 @@ def test_with_few_examples_temperature_scaling_is_taken():
 def test_a_fit_at_the_sharp_end_of_its_range_is_refused(converged, chosen, n):
     found = chosen_of(values=(9, 5, 0) if converged[0] else (9, 0, 5), converged=converged, n=n)
     assert found.fitted.method is chosen
-    if n >= 100:
-        assert list(found.refused.values()) == ["its fit ended at the end of the range searched"]
     assert chosen_of(values=(9, 0, 0), converged=(False, False), n=n).fitted.method is UNCALIBRATED
 
 

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -168,6 +168,11 @@ class Settings(NamedTuple):
     gammas: Grid = GAMMAS
     temperatures: Grid = TEMPERATURES
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any], **others: Any) -> "Settings":
+        """Those among a command's options, by their names; others beside them."""
+        return cls(**{name: options[name] for name in cls._fields if name in options}, **others)
+
 
 class _Split(NamedTuple):
     """`Outputs` that have been checked, and log-probabilities of the same examples by methods from elsewhere."""
@@ -243,28 +248,27 @@ def compare(
         gammas,
         temperatures,
     )
-    clusters = clusters if isinstance(clusters, tuple) else (clusters, None)
-    splits = (_with_clusters(*pair) for pair in zip((val, test), clusters, strict=True))
-    return study(*splits, methods, settings, also=also or {})
-
-
-def _with_clusters(outputs, clusters):
-    return outputs if clusters is None or outputs is None else Outputs(*outputs)._replace(clusters=clusters)
+    splits = {"val": Outputs(*val)} | ({} if test is None else {"test": Outputs(*test)})
+    named = clusters if isinstance(clusters, tuple) else (clusters, None)
+    for name, of_split in zip(("val", "test"), named, strict=True):
+        if of_split is not None and name in splits:
+            splits[name] = splits[name]._replace(clusters=of_split)
+    return study(splits, methods, settings, also=also or {})
 
 
 def study(
-    val: tuple,
-    test: tuple | None,
+    outputs: Mapping[str, Outputs],
     methods: Sequence[str] | None,
     settings: Settings,
     *,
     also: Mapping[str, tuple[Array, Array | None]],
 ) -> Comparison:
-    """`compare` by settings: what is wrong is said first, then methods are fitted, measured and one is chosen."""
-    given = {"val": val} | ({} if test is None else {"test": test})
-    splits, settings = _checked(given, settings, also)
-    suspected = [sentence for name, split in splits.items() for sentence in _suspicions(name, split)]
-    if test is not None:
+    """`compare` of val, and of test if it is there: what is wrong is said before anything is fitted."""
+    splits, settings = _checked(outputs, settings, also)
+    suspected = []
+    for name, split in splits.items():
+        suspected += suspicions.of_split(name, *split.examples, clustered=split.clusters is not None)
+    if "test" in splits:
         suspected += suspicions.of_both(*(split.examples[:2] for split in splits.values()))
     for sentence in suspected:
         warnings.warn(sentence, DataWarning, stacklevel=3)
@@ -279,7 +283,7 @@ def study(
         num_classes=num_classes,
         also=also,
     )
-    fits, calibrated, search = _fitted(candidates, of_val, settings, cross_fit_all=test is None)
+    fits, calibrated, search = _fitted(candidates, of_val, settings, cross_fit_all=on_test is None)
     held_out = _sample("cross_fit", of_val, calibrated, settings)
     deciding = {METRIC_OF.get(criterion, criterion), "nll"}
     wanted = deciding.union({"brier", "accuracy"}, settings.metrics)
@@ -316,7 +320,7 @@ def fitted_rows(
     Nothing is held out and nothing is chosen: so the main job measures its network at each size in seconds. Methods are
     compared on test alone.
     """
-    checked = {name: _split(name, outputs, {}, 0) for name, outputs in splits.items()}
+    checked = {name: _split(name, Outputs(*outputs), {}, 0) for name, outputs in splits.items()}
     of_fits = _settings_of_fits(settings, None, settings.criteria)
     searches = fitting.search_all(methods, checked["val"].examples, of_fits)
     fits = fitting.fit_all(methods, checked["val"].examples, of_fits, searches=searches)
@@ -341,10 +345,6 @@ def _checked(given, settings, also):
         raise InputError(f"test has another number of classes than the {classes} of val: give one classifier's")
     usual = usual_resamples(*(len(split.examples.labels) for split in splits.values()))
     return splits, settings._replace(num_resamples=settings.num_resamples or usual)
-
-
-def _suspicions(name, split):
-    return suspicions.of_split(name, *split.examples, clustered=split.clusters is not None)
 
 
 def _settings_of_fits(settings, group, criteria):
@@ -390,7 +390,7 @@ def usual_resamples(*sizes: int) -> int:
 
 def _split(name, outputs, also, position):
     """The outputs of a split, checked; what is wrong with them is said with its name."""
-    logits, labels, group, clusters, weights = Outputs(*outputs)
+    logits, labels, group, clusters, weights = outputs
     where, others = name, []
     try:
         examples = blocks.on_host(checks.predicted_logits(logits, labels, weights=weights, stacklevel=6))
