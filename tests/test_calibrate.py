@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 
 from configs import digits
@@ -483,34 +484,33 @@ def recipes():
 def write_recipe(folder, shown):
     """Files of 300 examples, after those that a recipe shows, for what its command names."""
     logits, labels = draw(300, 3)
-    columns = {"labels": labels, "patient": np.arange(300) // 2, "survey_weight": 1 + labels}
-    columns |= dict(zip(("p_cat", "p_dog", "p_owl", "y_prob"), np.asarray(jax.nn.softmax(logits)).T, strict=False))
-    columns |= {f"logits_{k}": logits[:, k] for k in range(3)} | {"y_prob": columns["p_dog"]}
-    of_labels = {"y_true": ["ham", "spam", "ham"], "site": ["n", "s", "n"], "label": ["cat", "dog", "owl"]}
-    columns |= {name: np.array(names)[labels] for name, names in of_labels.items()}
-    arrays = {"logits": logits, "labels": np.where(np.arange(300) % 3 == 1, -100, labels)}
-    if "-100" not in shown[-1]:
-        arrays["labels"] = labels
+    table = pandas.DataFrame(logits).add_prefix("logits_")
+    table = table.assign(labels=labels, patient=np.arange(300) // 2, survey_weight=1 + labels)
+    table[["p_cat", "p_dog", "p_owl"]] = np.asarray(jax.nn.softmax(logits))
+    table["y_prob"] = table.p_dog
+    for name, words in (("y_true", "ham spam ham"), ("site", "n s n"), ("label", "cat dog owl")):
+        table[name] = np.take(words.split(), labels)
+    arrays = {"logits": logits, "labels": labels}
+    if "-100" in shown[-1]:
+        arrays["labels"] = np.where(np.arange(300) % 3 == 1, -100, labels)
     if "multilabel" in shown[-1]:
         arrays["labels"] = (np.random.default_rng(0).gumbel(size=logits.shape) < logits).astype(int)
+    lines = {"choices": [], "samples": []}
+    for k, (y, row) in enumerate(zip(labels.tolist(), logits.tolist(), strict=True)):
+        lines["choices"].append({"labels": y, "logits": row[: max(y, k % 3, 1) + 1]})
+        pairs = [[str(value), "False"] for value in row]
+        lines["samples"].append({"doc_id": k, "target": str(y), "filtered_resps": pairs})
     for name in set(re.findall(r"--(?:val|test)=(\S+)", shown[-1])):
-        path = folder / name
         if name.endswith(".npz"):
             unlabelled = name == "test.npz" and shown[1] == "['logits']"
-            np.savez(path, **({"logits": logits} if unlabelled else arrays))
-            continue
-        if name.endswith(".csv"):
-            rows = zip(*(columns[column] for column in shown[1].split(",")), strict=True)
-            lines = [*shown[1:-1], *(",".join(map(str, row)) for row in rows)]
-        elif name.startswith("samples"):
-            pairs = [[[str(value), "False"] for value in row] for row in logits.tolist()]
-            keys = ("doc_id", "target", "filtered_resps")
-            lines = [json.dumps(dict(zip(keys, (k, str(labels[k]), pairs[k]), strict=True))) for k in range(300)]
+            np.savez(folder / name, **({"logits": logits} if unlabelled else arrays))
+        elif name.endswith(".csv"):
+            text = table[shown[1].split(",")].to_csv(index=False, header=False)
+            (folder / name).write_text("\n".join([*shown[1:-1], text]))
         else:
-            pairs = zip(labels.tolist(), logits.tolist(), strict=True)
-            lines = [json.dumps({"labels": y, "logits": z[: max(y, k % 3, 1) + 1]}) for k, (y, z) in enumerate(pairs)]
-            lines = [*shown[1:-1], *lines]
-        path.write_text("\n".join([*lines, ""]))
+            kind = lines["samples" if name.startswith("samples") else "choices"]
+            before = [line for line in shown if not line.startswith("$")]
+            (folder / name).write_text("\n".join([*before, *map(json.dumps, kind), ""]))
 
 
 SHOWN = {"Two classes in one column": 1, "Columns named for classes": 1, "Weights": 1, "Choices that cannot be": 2}

@@ -227,27 +227,43 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     Raises:
         InputError: whatever is wrong with the files, or with the two together.
     """
-    names = (getattr(options, f"{role}_key") for role in Keys._fields[:6])
-    multilabel = options.task == "multilabel"
+    names, multilabel = (getattr(options, f"{role}_key") for role in Keys._fields[:6]), options.task == "multilabel"
     keys = Keys(*names, options.prefix, options.positive, options.ignore_label, multilabel)
     paths = {"val": options.val} | ({"test": options.test} if options.test else {})
     paths |= dict([*options.tests.items()][1:])
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in paths.items()}
+    _check_alike(splits, multilabel)
+    also = _read_also(options, _labelled(splits))
+    _check_counts(options, _labelled(splits))
+    measured = list(_labelled(splits))[-1]
+    groups = 0 if splits[measured].group is None else len({*splits[measured].group})
+    if groups > MOST_GROUPS and not multilabel:
+        raise InputError(f"group of {measured} has {groups} different values: give at most {MOST_GROUPS}")
+    return splits, also
+
+
+def _check_alike(splits, multilabel):
+    """Refuse splits that are not of one classifier, or not given in one way."""
+
+    def differ(key):
+        return len({key(outputs) for outputs in splits.values()} - {None}) > 1
+
+    names = " and ".join(splits)
+    if differ(lambda outputs: outputs.logits.shape[1]):
+        counts = (f"{name} has {outputs.logits.shape[1]} classes" for name, outputs in splits.items())
+        raise InputError(f"{' and '.join(counts)}: give files of one classifier")
+    if differ(lambda outputs: outputs.kind):
+        kinds = (f"{name} holds {outputs.kind}" for name, outputs in splits.items())
+        raise InputError(f"{' and '.join(kinds)}: give all as one")
+    if multilabel and differ(lambda outputs: tuple(dict.fromkeys(outputs.group))):
+        raise InputError(f"{names} have not the same labels in one order: give all the same")
+    if differ(lambda outputs: outputs.classes):
+        raise InputError(f"the columns of {names} are named for different classes: give one order")
+
+
+def _read_also(options, labelled):
+    shapes = {name: labelled[name].logits.shape for name in ("val", "test") if name in labelled}
     also = {}
-    shapes = {name: outputs.logits.shape for name, outputs in splits.items()}
-    if len({classes for _, classes in shapes.values()}) > 1:
-        counts = " and ".join(f"{name} has {classes} classes" for name, (_, classes) in shapes.items())
-        raise InputError(f"{counts}: give files of one classifier")
-    if len({outputs.kind for outputs in splits.values()}) > 1:
-        raise InputError(
-            f"{' and '.join(f'{name} holds {split.kind}' for name, split in splits.items())}: give all as one"
-        )
-    if multilabel and len({tuple(dict.fromkeys(outputs.group)) for outputs in splits.values()}) > 1:
-        raise InputError(f"{' and '.join(splits)} have not the same labels in one order: give all the same")
-    if len({outputs.classes for outputs in splits.values()} - {None}) > 1:
-        raise InputError(f"the columns of {' and '.join(splits)} are named for different classes: give one order")
-    labelled = _labelled(splits)
-    shapes = {name: shapes[name] for name in ("val", "test") if name in labelled}
     for text in options.also:
         name, _, path = text.partition("=")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) or not path or name in (*also, "val", "test"):
@@ -255,18 +271,22 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
             raise InputError(f"--also={shown(text)}: {says}")
         arrays = read_calibrated(path, shapes, where=f"--also={name}")
         also[name] = (arrays["val"], arrays.get("test"))
-    for flag, number, name in (
-        *(("--folds", options.num_folds, name) for name in (labelled if options.tests else ["val"])),
-        *(("--num-bins", options.num_bins, name) for name in labelled),
+    return also
+
+
+def _check_counts(options, labelled):
+    """Refuse more folds than there are examples or clusters, or more bins than examples."""
+    for flag, number, names in (
+        ("--folds", options.num_folds, labelled if options.tests else ["val"]),
+        ("--num-bins", options.num_bins, labelled),
     ):
-        by_cluster = flag == "--folds" and splits[name].cluster is not None
-        n, what = (len(set(splits[name].cluster)), "clusters") if by_cluster else (len(splits[name].labels), "examples")
-        if number > n:
-            raise InputError(f"{flag} is {number} for {n} {what} of {name}: give at most {n}")
-    groups = len(set([] if splits[name].group is None else splits[name].group))
-    if groups > MOST_GROUPS and not multilabel:
-        raise InputError(f"group of {name} has {groups} different values: give at most {MOST_GROUPS}")
-    return splits, also
+        for name in names:
+            labels, cluster = labelled[name].labels, labelled[name].cluster
+            n, what = len(labels), "examples"
+            if flag == "--folds" and cluster is not None:
+                n, what = len({*cluster}), "clusters"
+            if number > n:
+                raise InputError(f"{flag} is {number} for {n} {what} of {name}: give at most {n}")
 
 
 def read_dense(options: Namespace) -> tuple[Splits, Also]:
