@@ -21,7 +21,7 @@ help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
 	@echo "make test-all   PyTorch and trackers too, make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
-	@echo "make docs   the site, in build/site: every link, the code of its pages and its notebooks are tried (2 minutes)"
+	@echo "make docs   the tables of names, and the site in build/site: every link, the code of its pages and its notebooks are tried (2 minutes)"
 	@echo "make fuzz   bad input alone: the tables and random cases of tests/hostile, SEED=... chooses which (2 minutes)"
 	@echo "make test-accelerator   tests on the GPU or TPU that jax finds, skipped where there is none; ACCELERATOR=cpu runs them there"
 	@echo "make quick-test   the tests marked neither slow nor long"
@@ -48,6 +48,7 @@ fuzz: $(TESTS)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --dist worksteal -m "long or not long" tests/hostile
 
 docs: $(DOCS)
+	$(BIN)/python -m docs.tables
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 

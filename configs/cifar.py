@@ -76,7 +76,7 @@ LOSSES = {
     "ls": {"name": "label_smoothed_cross_entropy", "smoothing": 0.05},
     "adafocal": {"name": "adafocal_loss"},
     "dual": {"name": "dual_focal_loss", "gamma": 3.0},
-    "trace": {"name": "cross_entropy", "trace_penalty": 1e-4},
+    "trace": {"name": "cross_entropy", "trace_penalty": 1e-4, "trace_form": "jvp_of_jvp"},
 }
 SWITCHES = {"published": ["published"], "size": ["quick", "small"]}
 # of resnet18

@@ -1,29 +1,23 @@
-"""The tables of docs/reference.md, and README.md's of notebooks, made from the code: python -m docs.tables."""
+"""The tables of docs/reference.md, and README.md's of experiments and notebooks: python -m docs.tables makes them anew.
+
+`make docs` and a release begin with it, so nobody who adds a name has to.
+"""
 
 import ast
 import inspect
 import json
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.numbers import markdown
-from experiments.question import filled
+from experiments.question import filled, index
 from focalgeo import losses, models
 from focalgeo.calibration import METHODS, METRICS
+from focalgeo.config import FIELDS
 from focalgeo.data import registry
 
-DATA = {  # kind of data set -> what it reads
-    "digits": "scikit-learn's 1,797 images of 8x8, which need no download",
-    "tfds": "an image set that TensorFlow Datasets has prepared",
-    "folder": "class folders of images",
-    "tiny_imagenet": "Tiny ImageNet in its own layout; the official val split is test",
-    "newsgroups": "20 Newsgroups as group folders, divided by date or not; without a path scikit-learn downloads it",
-    "sst": "the Stanford Sentiment Treebank, two classes: trees whose root is not neutral",
-    "arrays": "arrays of your own: x and y, perhaps x_val, y_val, x_test, y_test",
-    "table": "the rows of a .csv, .tsv, .parquet, .feather or .jsonl, of which a column is the class",
-    "clusters": "points about (+-1, +-1) in two classes, a tenth of the labels flipped",
-}
 ROOT = Path(__file__).parent.parent
 
 
@@ -76,13 +70,17 @@ def networks() -> str:
 def data_sets() -> str:
     """Each form of `config.data.name` with its options."""
     rows = [
-        (f"`{kind}{reader.argument}`", DATA[kind], ", ".join(f"`{option}`" for option in reader.options))
+        (f"`{kind}{reader.argument}`", first_paragraph(reader.read), _fields_of(reader.options))
         for kind, reader in registry.READERS.items()
     ]
     rows.append(
         (f"`{registry.GRAPH}NAME`", "another of these as one graph, each example joined to the 10 nearest", "its own")
     )
     return markdown(("`config.data.name`", "what", "options in `config.data`"), rows)
+
+
+def _fields_of(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names if f"data.{name}" in FIELDS)
 
 
 def methods() -> str:
@@ -148,7 +146,8 @@ def pages() -> dict[Path, str]:
         "methods": methods(),
         "metrics": metrics(),
     }
-    tables = {ROOT / "docs" / "reference.md": names, ROOT / "README.md": {"notebooks": notebooks()}}
+    front = {"experiments": index(), "notebooks": notebooks()}
+    tables = {ROOT / "docs" / "reference.md": names, ROOT / "README.md": front}
     return {path: filled(path.read_text(encoding="utf-8"), own) for path, own in tables.items()}
 
 

@@ -9,7 +9,7 @@ folders, not of two parts by date: the papers divide posts at random.
 import argparse
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
@@ -75,7 +75,7 @@ class Task(NamedTuple):
 
     def words(self, scale: str) -> str | None:
         """Those of a scale, "small" or "paper"."""
-        return self.small if scale == "small" else self.paper
+        return getattr(self, scale)
 
 
 _DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -307,35 +307,30 @@ def diagnosed(rows: list) -> dict[str, Any]:
     rows = [row for row in rows if row.epoch is not None]
     measured, splits = select(rows, Diagnostic), DIAGNOSTICS["diagnostics.splits"]
     epochs = sorted({row.epoch for row in measured})
-    curves: dict[tuple, dict[float, float | None]] = {}
+    whens = (epochs[0], epochs[len(epochs) // 2], epochs[-1])
+    curves: dict[str | None, dict[str, dict]] = defaultdict(lambda: defaultdict(lambda: dict.fromkeys(epochs)))
     for row in measured:
-        name = " ".join(filter(None, (row.name, row.outcome)))
-        curves.setdefault((row.split, name), dict.fromkeys(epochs))[row.epoch] = row.value
-    bins: dict[tuple, list] = {}
+        curves[row.split][" ".join(filter(None, (row.name, row.outcome)))][row.epoch] = row.value
+    bins: dict[tuple, list] = defaultdict(list)
     for row in (*select(rows, ReliabilityBin, name="reliability", method=None), *select(rows, HistogramBin)):
         numbers = [row.value] if isinstance(row, HistogramBin) else [row.share, row.confidence, row.value]
-        bins.setdefault((row.name, row.split, row.epoch), []).append([row.lower, row.upper, *numbers])
+        bins[row.name, row.split, row.epoch].append([row.lower, row.upper, *numbers])
     for split, epoch in product(splits, epochs):
         share, confidence, right = np.array(bins["reliability", split, epoch]).T[2:]
-        for name, gaps in (("error", 1 - right), ("ece", abs(right - confidence))):
-            curves.setdefault((split, name), {})[epoch] = float(share @ gaps)
+        curves[split]["error"][epoch] = float(share @ (1 - right))
+        curves[split]["ece"][epoch] = float(share @ abs(right - confidence))
 
     def of_splits(name):
-        whens = (epochs[0], epochs[len(epochs) // 2], epochs[-1])
         return {split: {f"{epoch:g}": bins[name, split, epoch] for epoch in whens} for split in splits}
+
+    def means(of_split):
+        return {name: [*curve.values()] for name, curve in of_split.items() if name.partition(" ")[0] in MEANS}
 
     return {
         "examples": {row.split: row.n for row in measured if row.name == "nll" and row.outcome is None},
         "epochs": epochs,
-        "weight_norm": list(curves[None, "weight_norm"].values()),
-        "means": {
-            split: {
-                name: list(curve.values())
-                for (of, name), curve in curves.items()
-                if of == split and name.partition(" ")[0] in MEANS
-            }
-            for split in splits
-        },
+        "weight_norm": [*curves[None]["weight_norm"].values()],
+        "means": {split: means(curves[split]) for split in splits},
         "reliability": of_splits("reliability"),
         "histograms": {name: of_splits(f"{name}_histogram") for name in ("gradient_norm", "true_class_probability")},
     }

@@ -1,6 +1,6 @@
 """What the figures of questions are drawn with: panels, intervals, logarithmic axes, one legend."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -27,6 +27,13 @@ def panels(rows: int, columns: int, width: float, height: float, **shared: Any) 
     return plt.subplots(rows, columns, squeeze=False, figsize=(width, height), layout="constrained", **shared)
 
 
+def row(items: Iterable[Any], width: float, height: float, **shared: Any) -> tuple[Figure, list[tuple[Axes, Any]]]:
+    """A figure of a panel for each item, side by side, and the pairs of panel and item."""
+    items = list(items)
+    figure, axes = panels(1, len(items), width, height, **shared)
+    return figure, list(zip(axes[0], items, strict=True))
+
+
 def look(place: int) -> dict[str, Any]:
     """Colour and marker of a group, by its place among all."""
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
@@ -49,6 +56,14 @@ def lines(axis: Axes, groups: Mapping[str, Mapping[float, Interval]], **style: A
         intervals(axis, values, values.values(), **(look(number) | {"label": label} | style))
 
 
+def faint(axis: Axes, ends: Sequence[float], paths: Iterable[Sequence[float]], colour: str, **style: Any) -> None:
+    """Each path thin and faint, evenly from end to end, and their mean, which has the style."""
+    paths = np.array(list(paths))
+    at = np.linspace(*ends, paths.shape[1])
+    axis.plot(at, paths.T, color=colour, alpha=0.2, linewidth=0.7)
+    axis.plot(at, paths.mean(0), color=colour, **style)
+
+
 def logarithmic(axis: Axes, *names: str) -> None:
     """Logarithmic x, y or both, with plain numbers: 1, 2 and 5 of each decade, or where that is few, even steps."""
     for name in names:
@@ -59,10 +74,11 @@ def logarithmic(axis: Axes, *names: str) -> None:
         line.set_minor_locator(NullLocator())
 
 
-def legend(figure: Figure, where: str = "lower center", columns: int = 4, title: str | None = None) -> None:
-    """One legend outside the panels, of all their labels."""
+def legend(figure: Figure, where: str = "lower center", columns: int = 4, title: str | None = None) -> Figure:
+    """The figure with one legend outside its panels, of all their labels."""
     named = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     figure.legend(named.values(), named, loc=f"outside {where}", ncols=columns, title=title)
+    return figure

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from experiments.question import HERE, Job
+from experiments.question import HERE, Flags, Job
 from focalgeo import parallel, records
 from focalgeo.config import load_config, with_values
 from focalgeo.job import check_config, preparation
@@ -59,6 +59,11 @@ def record(workdir: Path, config: str, rows: list | None = None) -> dict[str, An
     }
 
 
+def data_of(flags: Flags) -> dict[str, str]:
+    """The field of a job for --data, where that was asked for."""
+    return {"data.name": flags.data} if flags.data else {}
+
+
 def folder(of: Mapping[str, Any], seeds: Sequence[int]) -> str:
     """The name of a sweep's workdir."""
     return ",".join([*map(str, of.values()), f"seeds={seeds[0]}-{seeds[-1]}"])
@@ -88,19 +93,24 @@ def measured(
     tags: Mapping[str, str] = {"seed": "seed"},
     parts: bool = False,
     more: Callable[[dict, list, Path], Mapping[str, Any]] = lambda run, rows, workdir: {},
+    stopped: Mapping[str, Any] = {},
 ) -> list[dict[str, Any]]:
     """The runs of a finished job: what they have in common, their tags, numbers after training, and the record.
 
     tags: name in the run -> in the rows, as {"rate": "learning_rate", "seed": "seed"}. more: further numbers of a run,
-    of its rows and the workdir. parts: those of the traces too.
+    of its rows and the workdir. parts: those of the traces too. stopped: what a run has whose loss was no longer
+    finite; if nothing, it is left out.
     """
     rows = records.read_rows(workdir)
-    made, runs = record(workdir, config, rows), []
+    made, runs = {"record": record(workdir, config, rows)}, []
     for values, group in members(rows, tags):
-        if select(group, Metric, name="accuracy", split="test"):  # else it stopped
-            run = {**of, **values, "train accuracy": train_accuracy(group)}
+        run = {**of, **values}
+        if select(group, Metric, name="accuracy", split="test"):
+            run["train accuracy"] = train_accuracy(group)
             run |= {name: value for name, value in numbers(group) if parts or not name.startswith("trace,")}
-            runs.append(run | more(run, group, workdir) | {"record": made})
+            runs.append(run | more(run, group, workdir) | made)
+        elif stopped and None not in values.values():  # else the rows of the job as a whole
+            runs.append(run | stopped | made)
     return runs
 
 

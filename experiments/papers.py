@@ -5,12 +5,11 @@ submission "The Intriguing Effects of Focal Loss on the Calibration of Deep Neur
 appendices these are; arXiv 2002.09437 is its later version, with other numbers and policies.
 """
 
+from collections import Counter
 from typing import NamedTuple
 
 from experiments.numbers import markdown
-from experiments.question import HERE, QUESTIONS, stored
 
-FULL, SMALL, PARTIAL, MISSING = "full", "small", "partial", "missing"
 LACKS = {  # what some answers lack -> why, and the command that would make it
     "CIFAR-100": (
         "its files are not at hand",
@@ -40,9 +39,13 @@ class Item(NamedTuple):
     """A figure, table, statement, definition or question of a paper."""
 
     words: str
-    state: str
     where: str  # a question, a name of the library, or a test as "tests/theory/test_risk.py::test_..."
-    lacks: str = ""  # names of LACKS, or words
+    lacks: str = ""  # names of LACKS
+
+    @property
+    def answered(self) -> str:
+        """Whether as in the paper, or at a size for two cores."""
+        return "small" if self.lacks else "full"
 
 
 _TABLES = {  # of M
@@ -70,99 +73,84 @@ _FIGURES = {  # of F, without training
 }
 ITEMS = {
     # Kimura & Naganuma
-    "K Def. 1": Item("expected calibration error", FULL, "focalgeo.calibration.ece"),
-    "K Def. 2": Item("focal loss", FULL, "focalgeo.losses.focal_loss"),
-    "K Lemma 1": Item("a lower bound of focal loss by an entropy", FULL, "focalgeo.theory.focal_lower_bound"),
-    "K Thm. 1": Item(
-        "the Maxwell-Boltzmann distribution has the most entropy", FULL, "focalgeo.theory.maxwell_boltzmann"
-    ),
-    "K Cor. 1": Item("a PAC-Bayes bound, and against n", FULL, "bounds"),
-    "K Cor. 2": Item("its KL as a regulariser", FULL, "bounds"),
-    "K Thm. 2": Item("KL near a point is the Fisher form", FULL, "bounds"),
-    "K Eq. 28": Item("curvature with the factor of gamma", FULL, "theory"),
-    "K Conj. 1": Item("gamma controls curvature and calibration", SMALL, "bounds", "networks, recipe"),
-    "K Def. 3": Item("Lipschitz continuity", FULL, "bounds"),
-    "K Fig. 1": Item("gradients of focal loss", FULL, "theory"),
-    "K Fig. 2": Item("lambda_max on val by gamma", SMALL, "curvature_and_gamma", "networks, recipe"),
-    "K 4.2": Item("does ECE grow with the trace", SMALL, "curvature_and_gamma", "CIFAR-100, networks, recipe"),
-    "K Fig. 3": Item("trace and ECE", SMALL, "curvature_and_gamma", "CIFAR-100, networks, recipe"),
-    "K 4.3": Item("the trace of the Hessian as a penalty", SMALL, "trace_penalty", "networks, recipe"),
-    "K Fig. 4": Item("ECE by the penalty's weight", SMALL, "trace_penalty", "networks, recipe"),
-    "K 5, other algorithms": Item(
-        "do other calibration losses lower curvature", SMALL, "curvature_of_losses", "networks"
-    ),
-    "K 5, architectures": Item(
-        "does the best curvature depend on the network", SMALL, "curvature_and_gamma", "networks"
-    ),
-    "K 5, other optimisers": Item("do curvature-aware optimisers calibrate", SMALL, "sharpness_aware", "networks"),
+    "K Def. 1": Item("expected calibration error", "focalgeo.calibration.ece"),
+    "K Def. 2": Item("focal loss", "focalgeo.losses.focal_loss"),
+    "K Lemma 1": Item("a lower bound of focal loss by an entropy", "focalgeo.theory.focal_lower_bound"),
+    "K Thm. 1": Item("the Maxwell-Boltzmann distribution has the most entropy", "focalgeo.theory.maxwell_boltzmann"),
+    "K Cor. 1": Item("a PAC-Bayes bound, and against n", "bounds"),
+    "K Cor. 2": Item("its KL as a regulariser", "bounds"),
+    "K Thm. 2": Item("KL near a point is the Fisher form", "bounds"),
+    "K Eq. 28": Item("curvature with the factor of gamma", "theory"),
+    "K Conj. 1": Item("gamma controls curvature and calibration", "bounds", "networks, recipe"),
+    "K Def. 3": Item("Lipschitz continuity", "bounds"),
+    "K Fig. 1": Item("gradients of focal loss", "theory"),
+    "K Fig. 2": Item("lambda_max on val by gamma", "curvature_and_gamma", "networks, recipe"),
+    "K 4.2": Item("does ECE grow with the trace", "curvature_and_gamma", "CIFAR-100, networks, recipe"),
+    "K Fig. 3": Item("trace and ECE", "curvature_and_gamma", "CIFAR-100, networks, recipe"),
+    "K 4.3": Item("the trace of the Hessian as a penalty", "trace_penalty", "networks, recipe"),
+    "K Fig. 4": Item("ECE by the penalty's weight", "trace_penalty", "networks, recipe"),
+    "K 5, other algorithms": Item("do other calibration losses lower curvature", "curvature_of_losses", "networks"),
+    "K 5, architectures": Item("does the best curvature depend on the network", "curvature_and_gamma", "networks"),
+    "K 5, other optimisers": Item("do curvature-aware optimisers calibrate", "sharpness_aware", "networks"),
     # Komisarenko & Kull
     "F Prop. 1": Item(
         "focal loss is convex in the probability",
-        FULL,
         "tests/theory/test_risk.py::test_focal_loss_is_convex_in_the_probability",
     ),
-    "F Prop. 2": Item("proper loss and map, two classes", FULL, "focalgeo.calibration.binary_focal_calibration"),
-    "F Prop. 3": Item("bounds of the map by two temperatures", FULL, "theory"),
-    "F Prop. 4": Item("proper loss and map, more classes", FULL, "focalgeo.theory.proper_focal_loss"),
-    "F Prop. 5": Item("the map raises the top probability", FULL, "theory"),
-    **{f"F Fig. {number}": Item(words, FULL, "theory") for number, words in _FIGURES.items()},
-    "F 3.2": Item("the line of 1/T, its error, the risk", FULL, "theory"),
-    "F 3.3": Item("the line of 1/T, three and four classes", FULL, "theory"),
-    "F 4.1": Item("T on train times what generalisation adds", SMALL, "regime", "networks"),
-    "F 4.2": Item("focal temperature scaling", FULL, "focalgeo.calibration.FocalTemperatureScaling"),
-    "F Table 1": Item(
-        "focal temperature scaling by loss", SMALL, "focal_temperature", "CIFAR-100, Tiny ImageNet, networks"
-    ),
-    "F 5.2": Item("what the criterion gains; the line search of 3 m", SMALL, "focal_temperature", "networks"),
-    "F Fig. 8": Item("the best T by gamma_ev", SMALL, "focal_temperature", "CIFAR-100, networks"),
-    "F published code": Item("rows that overflow", FULL, "theory"),
-    "F 2": Item("AUC of classes; gamma 10 with imbalanced classes", SMALL, "large_gamma", "networks"),
+    "F Prop. 2": Item("proper loss and map, two classes", "focalgeo.calibration.binary_focal_calibration"),
+    "F Prop. 3": Item("bounds of the map by two temperatures", "theory"),
+    "F Prop. 4": Item("proper loss and map, more classes", "focalgeo.theory.proper_focal_loss"),
+    "F Prop. 5": Item("the map raises the top probability", "theory"),
+    **{f"F Fig. {number}": Item(words, "theory") for number, words in _FIGURES.items()},
+    "F 3.2": Item("the line of 1/T, its error, the risk", "theory"),
+    "F 3.3": Item("the line of 1/T, three and four classes", "theory"),
+    "F 4.1": Item("T on train times what generalisation adds", "regime", "networks"),
+    "F 4.2": Item("focal temperature scaling", "focalgeo.calibration.FocalTemperatureScaling"),
+    "F Table 1": Item("focal temperature scaling by loss", "focal_temperature", "CIFAR-100, Tiny ImageNet, networks"),
+    "F 5.2": Item("what the criterion gains; the line search of 3 m", "focal_temperature", "networks"),
+    "F Fig. 8": Item("the best T by gamma_ev", "focal_temperature", "CIFAR-100, networks"),
+    "F published code": Item("rows that overflow", "theory"),
+    "F 2": Item("AUC of classes; gamma 10 with imbalanced classes", "large_gamma", "networks"),
     # Mukhoti et al.
-    "M 2, ECE": Item("expected calibration error", FULL, "focalgeo.calibration.ece"),
-    "M 2, MCE": Item("maximum calibration error", FULL, "focalgeo.calibration.mce"),
-    "M 2, AdaECE": Item("with bins of equal mass", FULL, "focalgeo.calibration.adaptive_ece"),
-    "M 2, reliability": Item("reliability plots", FULL, "focalgeo.calibration.reliability"),
-    "M Prop. 1": Item("gradients of focal loss and cross-entropy", FULL, "focalgeo.theory.gradient_ratio"),
-    "M Prop. 2": Item("the gamma from which a probability is damped", FULL, "focalgeo.theory.gamma_star"),
-    "M 4": Item("a gamma for any p0; training fails from gamma 7 on", SMALL, "large_gamma", "networks"),
-    "M 5, FLA": Item("gamma by sample, 5-3 and 5-3-2", FULL, "focalgeo.losses.sample_dependent_focal_loss"),
-    "M 5, FLS": Item("gamma by epoch, 5-3-2 and 5-3-1", FULL, "focalgeo.losses.scheduled_focal_loss"),
-    "M 5, MMCE": Item("the kernel penalty", FULL, "focalgeo.losses.mmce"),
-    "M 5, Brier": Item("the Brier score as a loss", FULL, "focalgeo.losses.brier_loss"),
-    "M 6": Item("T by ECE or NLL, the best policies", SMALL, "calibration_of_losses", "networks"),
-    "M App. B": Item("proofs of both propositions", FULL, "theory"),
-    "M App. G": Item("two parameters", FULL, "two_parameters"),
-    "M App. H": Item("a lower bound by an entropy", FULL, "focalgeo.theory.focal_lower_bound"),
-    "M Fig. 1": Item("NLL, entropy, error and ECE by epoch", SMALL, "during_training", "networks, epochs"),
-    "M Fig. 2": Item("reliability on train by epoch", SMALL, "during_training", "networks, epochs"),
-    "M Fig. 3": Item("focal losses by epoch", SMALL, "during_training", "networks, epochs"),
-    "M Fig. 4": Item("gradient ratio; gradient norms by epoch", SMALL, "during_training", "networks, epochs"),
-    "M Fig. 5": Item("norms of two parameters", FULL, "two_parameters"),
-    "M Fig. 6": Item("confidence of errors, and decision regions", FULL, "two_parameters"),
-    "M Fig. 7": Item("prediction of least risk", FULL, "theory"),
-    "M Fig. 8": Item("single images", SMALL, "during_training", "networks"),
-    "M Table 6": Item("S99", SMALL, "during_training", "networks"),
+    "M 2, ECE": Item("expected calibration error", "focalgeo.calibration.ece"),
+    "M 2, MCE": Item("maximum calibration error", "focalgeo.calibration.mce"),
+    "M 2, AdaECE": Item("with bins of equal mass", "focalgeo.calibration.adaptive_ece"),
+    "M 2, reliability": Item("reliability plots", "focalgeo.calibration.reliability"),
+    "M Prop. 1": Item("gradients of focal loss and cross-entropy", "focalgeo.theory.gradient_ratio"),
+    "M Prop. 2": Item("the gamma from which a probability is damped", "focalgeo.theory.gamma_star"),
+    "M 4": Item("a gamma for any p0; training fails from gamma 7 on", "large_gamma", "networks"),
+    "M 5, FLA": Item("gamma by sample, 5-3 and 5-3-2", "focalgeo.losses.sample_dependent_focal_loss"),
+    "M 5, FLS": Item("gamma by epoch, 5-3-2 and 5-3-1", "focalgeo.losses.scheduled_focal_loss"),
+    "M 5, MMCE": Item("the kernel penalty", "focalgeo.losses.mmce"),
+    "M 5, Brier": Item("the Brier score as a loss", "focalgeo.losses.brier_loss"),
+    "M 6": Item("T by ECE or NLL, the best policies", "calibration_of_losses", "networks"),
+    "M App. B": Item("proofs of both propositions", "theory"),
+    "M App. G": Item("two parameters", "two_parameters"),
+    "M App. H": Item("a lower bound by an entropy", "focalgeo.theory.focal_lower_bound"),
+    "M Fig. 1": Item("NLL, entropy, error and ECE by epoch", "during_training", "networks, epochs"),
+    "M Fig. 2": Item("reliability on train by epoch", "during_training", "networks, epochs"),
+    "M Fig. 3": Item("focal losses by epoch", "during_training", "networks, epochs"),
+    "M Fig. 4": Item("gradient ratio; gradient norms by epoch", "during_training", "networks, epochs"),
+    "M Fig. 5": Item("norms of two parameters", "two_parameters"),
+    "M Fig. 6": Item("confidence of errors, and decision regions", "two_parameters"),
+    "M Fig. 7": Item("prediction of least risk", "theory"),
+    "M Fig. 8": Item("single images", "during_training", "networks"),
+    "M Table 6": Item("S99", "during_training", "networks"),
     **{
-        f"M Table {number}": Item(words, SMALL, "calibration_of_losses", "CIFAR-100, networks, GloVe")
+        f"M Table {number}": Item(words, "calibration_of_losses", "CIFAR-100, networks, GloVe")
         for number, words in _TABLES.items()
     },
 }
 
 
-def answers() -> dict[str, str]:
-    """Table or figure -> the question that answers it."""
-    return {name: question for question in QUESTIONS for name in stored(HERE / question)["about"]["answers"]}
-
-
 def coverage() -> str:
     """Every item with how far it is answered and where, and what is missing with the command that would make it."""
-    rows = [[name, item.words, item.state, f"`{item.where}`", item.lacks] for name, item in ITEMS.items()]
+    rows = [[name, item.words, item.answered, f"`{item.where}`", item.lacks] for name, item in ITEMS.items()]
     reasons = [[name, why, f"`{command}`" if command else ""] for name, (why, command) in LACKS.items()]
-    states = [item.state for item in ITEMS.values()]
-    counts = ", ".join(f"{state} {states.count(state)}" for state in (FULL, SMALL, PARTIAL, MISSING))
+    counts = Counter(item.answered for item in ITEMS.values())
     return (
         f"{(__doc__ or '').partition(chr(10))[2].strip()}\n\n"
-        f"full: as in the paper; small: at a size for two cores; partial; missing. {counts}\n\n"
+        f"full: as in the paper, {counts['full']}; small: at a size for two cores, {counts['small']}\n\n"
         + markdown(["item", "what", "answered", "where", "lacks"], rows)
         + "\n"
         + markdown(["lacks", "why", "command"], reasons)

@@ -71,17 +71,12 @@ def _sklearn(method):
     return fit
 
 
-def _netcal(module, name, **options):
-    """Of probabilities [examples, classes], or of two classes [examples], those of class 1."""
+def _netcal_temperature(probs, labels):
+    from netcal.scaling import TemperatureScaling
 
-    def fit(probs, labels):
-        from netcal import binning, scaling
-
-        fitted = getattr({"binning": binning, "scaling": scaling}[module], name)(**options)
-        fitted.fit(probs, labels)
-        return lambda test: _of_two(fitted.transform(test))
-
-    return fit
+    fitted = TemperatureScaling()
+    fitted.fit(probs, labels)
+    return lambda test: _of_two(fitted.transform(test))
 
 
 def _of_two(probs):
@@ -92,15 +87,10 @@ def _probs(log_probs, dtype):
     return np.exp(log_probs).astype(dtype)
 
 
-def _positive(log_probs):
-    return np.exp(log_probs[:, 1]).astype(np.float64)
-
-
 PLAIN = "temperature_scaling"
 _MIXED = "temperature, mixed with the uniform (ts-mix)"
 _VECTOR, _MATRIX = "structured vector scaling (svs)", "structured matrix scaling (sms)"
 _ISOTONIC = "isotonic, one versus rest"
-_SCALED = _netcal("scaling", "TemperatureScaling")
 _SINGLE, _DOUBLE = partial(_probs, dtype=np.float32), partial(_probs, dtype=np.float64)
 PEERS = {  # of any number of classes: what posthoc measures
     "probmetrics temperature": Peer("probmetrics", "temperature", _probmetrics("temp-scaling"), PLAIN, np.exp),
@@ -109,31 +99,12 @@ PEERS = {  # of any number of classes: what posthoc measures
     "probmetrics sms": Peer("probmetrics", _MATRIX, _probmetrics("sms"), "structured_matrix_scaling", np.exp),
     "scikit-learn temperature": Peer("scikit-learn", "temperature", _sklearn("temperature"), PLAIN),
     "scikit-learn isotonic": Peer("scikit-learn", _ISOTONIC, _sklearn("isotonic"), None),
-    "netcal temperature": Peer("netcal", "temperature, of float32", _SCALED, PLAIN, _SINGLE),
-    "netcal temperature float64": Peer("netcal", "temperature, of float64", _SCALED, PLAIN, _DOUBLE),
+    "netcal temperature": Peer("netcal", "temperature, of float32", _netcal_temperature, PLAIN, _SINGLE),
+    "netcal temperature float64": Peer("netcal", "temperature, of float64", _netcal_temperature, PLAIN, _DOUBLE),
 }
-_BINNED = _netcal("binning", "HistogramBinning", bins=15)
-MORE = {  # whose fits are only timed
-    "netcal histogram": Peer("netcal", "15 equal bins, one versus rest", _BINNED, "histogram_binning", _DOUBLE),
-    "netcal isotonic": Peer("netcal", _ISOTONIC, _netcal("binning", "IsotonicRegression"), "isotonic", _DOUBLE),
-}
-TWO_CLASSES = {
+TWO_CLASSES = {  # whose fits are only timed
     "scikit-learn sigmoid": Peer("scikit-learn", "sigmoid", _sklearn("sigmoid"), "platt_scaling"),
     "scikit-learn binary isotonic": Peer("scikit-learn", "isotonic", _sklearn("isotonic"), "binary_isotonic"),
-    "probmetrics affine": Peer("probmetrics", "affine", _probmetrics("affine-scaling"), "platt_scaling", np.exp),
-    "probmetrics quadratic": Peer(
-        "probmetrics", "quadratic", _probmetrics("quadratic-scaling"), "quadratic_scaling", np.exp
-    ),
-    "probmetrics isotonic": Peer("probmetrics", "isotonic", _probmetrics("isotonic"), "binary_isotonic", np.exp),
-    "netcal logistic": Peer(
-        "netcal", "logistic", _netcal("scaling", "LogisticCalibration"), "platt_scaling", _positive
-    ),
-    "probmetrics beta": Peer("probmetrics", "beta, by betacal", _probmetrics("beta"), "beta_calibration", np.exp),
-    "netcal beta": Peer("netcal", "beta", _netcal("scaling", "BetaCalibration"), "beta_calibration", _positive),
-    "netcal binary isotonic": Peer(
-        "netcal", "isotonic", _netcal("binning", "IsotonicRegression"), "binary_isotonic", _positive
-    ),
-    "netcal binary histogram": Peer("netcal", "15 equal bins of P(1)", _BINNED, "histogram_binning", _positive),
 }
 
 

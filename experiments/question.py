@@ -14,6 +14,7 @@ the parts they take: `def table(runs)`, `def cost_table(runs, operations)`. `run
 `cells` and `own` in questions (experiments/numbers.py says what can be asked of it). Claims and tables are written into
 details.md, below what the module's docstring says of the set-up, each table under its name with its function's
 docstring; one of them into README.md too, between <!-- name --> and <!-- end -->; a figure as figures/NAME.png.
+A function of claims yields them; one of a table yields its heads, then its rows, or returns text (numbers.table).
 
 `keys` are what tells runs of one seed apart, each with its values in the order of tables, or () for increasing ones.
 Two whole examples: text_transformer (jobs of seconds), calibration_of_losses (the stored runs of cells).
@@ -36,6 +37,7 @@ from typing import Any, NamedTuple, NoReturn
 import pandas as pd
 
 from experiments.numbers import NOT, SHOWS, UNTOLD, Claim, markdown, rounded
+from focalgeo import files
 from focalgeo.types import InputError, RunError
 
 HERE = Path(__file__).parent
@@ -81,15 +83,15 @@ class Question(NamedTuple):
 
     name: str
     question: str
-    claims: Callable[..., list[Claim]]
-    tables: Mapping[str, Callable[..., str]] = {}
+    claims: Callable[..., Iterable[Claim]]
+    tables: Mapping[str, Callable[..., Any]] = {}
     figures: Mapping[str, Callable[..., Any]] = {}
     jobs: Callable[[Flags, Parts], Iterable[Job]] = lambda flags, parts: ()
     keys: Mapping[str, Iterable[Any]] = {}
     within: Sequence[str] = ("seed",)  # the keys that one job has several values of
     numbers: Mapping[str, Callable[..., Any]] = {}
     read: Callable[[Flags], Parts] = lambda flags: {}
-    texts: Callable[..., dict[str, str]] = lambda: {}  # more tables by name, where their names depend on the runs
+    texts: Callable[..., dict[str, Any]] = lambda: {}  # more tables by name, where their names depend on the runs
     options: str = ""  # of the command as results.json has it, before --store
     before: str = ""  # the command that trains what is read
     answers: Sequence[str] = ()  # the papers' tables and figures, as "M Table 1"
@@ -163,11 +165,12 @@ def frames(parts: Parts) -> Parts:
 
 
 def called(function: Callable, parts: Parts) -> Any:
-    """A function of the parts that it names; None where one that it needs is not there yet."""
+    """A function of the parts that it names, what it yields as a list; None where one that it needs is not there."""
     named = inspect.signature(function).parameters.values()
     if any(part.default is part.empty and part.name not in parts for part in named):
         return None
-    return function(**{part.name: parts[part.name] for part in named if part.name in parts})
+    made = function(**{part.name: parts[part.name] for part in named if part.name in parts})
+    return list(made) if inspect.isgenerator(made) else made
 
 
 def write(question: Question, parts: Parts, folder: Path, scale: str, *, keep: Iterable[str] = ()) -> None:
@@ -220,10 +223,18 @@ def head(question: Question, parts: Parts) -> dict[str, Any]:
 
 
 def texts_of(question: Question, parts: Parts) -> dict[str, str]:
-    """Name -> table."""
+    """Name -> table, as Markdown."""
     tables = {name: called(table, parts) for name, table in question.tables.items()}
-    tables = {name: table for name, table in tables.items() if table is not None}
-    return tables | called(question.texts, parts)
+    tables |= called(question.texts, parts) or {}
+    return {name: as_text(table) for name, table in tables.items() if table is not None}
+
+
+def as_text(table: str | Iterable[Iterable[Any]]) -> str:
+    """A table as Markdown, which it may be already."""
+    if isinstance(table, str):
+        return table
+    heads, *rows = table
+    return markdown(heads, rows)
 
 
 class Parser(argparse.ArgumentParser):
@@ -305,9 +316,7 @@ def stored(folder: Path, scale: str = "small") -> Parts:
 
 def replaced(path: Path, text: str) -> None:
     """Write a file in whole or not at all."""
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    files.replace(path, lambda file: file.write(text.encode()))
 
 
 def filled(text: str, tables: Mapping[str, str]) -> str:

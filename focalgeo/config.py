@@ -135,7 +135,12 @@ _TABLE = (
         "matrix whose trace is the penalty; scale_free has the elements theta_i H_ij theta_j",
     ),
     ("loss.trace_examples", 0, _WHOLE, "examples of a batch, on all devices, that the trace is of; 0 for all"),
-    ("loss.trace_form", "taylor", Literal["taylor", "jvp_of_grad"], "how the trace penalty is differentiated"),
+    (
+        "loss.trace_form",
+        "jvp_of_grad",
+        Literal["jvp_of_grad", "jvp_of_jvp"],
+        "how the trace penalty is differentiated: one number by both; jvp_of_jvp takes less time with convolutions",
+    ),
     ("optimizer.name", "sgd", str, "name of the optimiser"),
     ("optimizer.learning_rate", 0.1, _RATE, "highest learning rate of the schedule"),
     ("optimizer.momentum", 0.9, _SHARE, "momentum of sgd"),

@@ -9,13 +9,15 @@ from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec.structs import asdict, replace
 
-from focalgeo.types import RunError
+from focalgeo.types import Array, RunError
 
 LEAST_EXAMPLES = 100  # with fewer, a bootstrap of a binned metric says little: nothing is compared or chosen by it
 OUTCOMES = ("correct", "wrong")  # of the examples that a Diagnostic is a mean of
 DENSITY_LINEAR_WIDTH = 1e-3  # of the largest eigenvalue: density bins are even below it, and in the logarithm beyond
+Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -292,6 +294,23 @@ def select(rows: Iterable[Row], kind: type, **fields: Any) -> list[Row]:
         ['nll']
     """
     return [row for row in rows if isinstance(row, kind) and all(getattr(row, f) == fields[f] for f in fields)]
+
+
+def wilson(successes: Array, n: Array) -> tuple[Array, Array]:
+    """Return Wilson's 95% interval (low, high) for shares, from `successes` out of `n`; n = 0 gives (0, 1).
+
+    Source: Wilson, JASA 22 (1927).
+
+    Example:
+        >>> low, high = rows.wilson(50, 50)
+        >>> round(float(low), 4), float(high)
+        (0.9287, 1.0)
+    """
+    denominator = n + Z95**2
+    centre = (successes + Z95**2 / 2) / denominator
+    spread = successes * (n - successes) / np.maximum(n, 1) + Z95**2 / 4
+    half = Z95 * np.sqrt(spread) / denominator
+    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
 
 
 def series(row: Row) -> str:

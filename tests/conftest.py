@@ -10,14 +10,17 @@ from pathlib import Path
 if os.environ.get("FOCALGEO_ACCELERATOR", "cpu") == "cpu":
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "FOCALGEO_ACCELERATOR" not in os.environ:
-    # Tests compile much and compute little: less optimisation saves half of their time.
-    os.environ.setdefault(
-        "XLA_FLAGS",
-        "--xla_force_host_platform_device_count=2 "
-        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-        # jaxlib 0.10 alone has this choice; a program as users compile it is run in tests/test_run.py
-        + (" --xla_cpu_use_fusion_emitters=false" if metadata.version("jaxlib").startswith("0.10.") else ""),
-    )
+    # Tests compile much and compute little: less optimisation saves half of their time. The user's own flags come last
+    # and win, for example XLA_FLAGS=--xla_cpu_max_isa=AVX2.
+    flags = [
+        "--xla_force_host_platform_device_count=2",
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+    ]
+    if metadata.version("jaxlib").startswith("0.10."):
+        # It alone has this choice; a program as users compile it is run in tests/test_run.py.
+        flags.append("--xla_cpu_use_fusion_emitters=false")
+    os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
 # What was compiled once serves every worker and every process that the tests start; keyed by program and version.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "xla"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -163,22 +163,21 @@ def density_rows():
             yield DensityBin("spectral_density", *ends, 10, 400, 180, "val", loss)
 
 
-def attribution_rows(low=0.94, high=1.06, beyond=292.0):
-    """Parts of both losses; `beyond` is what the training loss adds to cross-entropy's scale."""
+def attribution_rows():
+    """Parts of both losses; `beyond_scaling` is what the training loss adds to cross-entropy's scale."""
     of, rows = {"split": "val", "n": 180}, []
     plain = {"whole": 1843.0, "gauss_newton": 1830.0, "residual": 13.0}
     own = {"whole": 402.0, "gauss_newton": 395.0, "softmax_weighted": 250.0, "rank_one": 145.0, "residual": 7.0}
-    own |= {"scale_only": 110.0, "beyond_scaling": beyond}
+    own |= {"scale_only": 110.0, "beyond_scaling": 292.0}
     for loss, parts in (("cross_entropy", plain), ("focal_loss", own)):
         for part, value in parts.items():
-            error = {"stderr": 0.03 * abs(value), "low": low * value, "high": high * value, "probes": 60}
+            error = {"stderr": 0.03 * abs(value), "low": 0.94 * value, "high": 1.06 * value, "probes": 60}
             rows.append(AttributionPart("attribution", "trace", part, value, loss=loss, **of, **error))
             rows.append(AttributionPart("attribution", "lambda_max", part, value / 9, loss=loss, **of))
-    for quantile in (0.05, 0.5, 0.95):
-        rows.append(Diagnostic("true_class_probability", quantile**0.1, quantile=quantile, **of))
-    for name, value in {"share_raised": 0.12, "share_negative": 0.01, "mean_weight": 110 / 1843}.items():
-        rows.append(Diagnostic(name, value, loss="focal_loss", **of))
-    return rows
+    quantiles = (0.05, 0.5, 0.95)
+    rows += [Diagnostic("true_class_probability", at**0.1, quantile=at, **of) for at in quantiles]
+    shares = {"share_raised": 0.12, "share_negative": 0.01, "mean_weight": 110 / 1843}
+    return rows + [Diagnostic(name, value, loss="focal_loss", **of) for name, value in shares.items()]
 
 
 def search_arrays():

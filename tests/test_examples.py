@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import synthetic_workdir
 
@@ -126,6 +127,25 @@ def test_the_pieces_train_with_another_library(name, tmp_path):
     assert traces["SAM"] < 0.95 * traces["focal loss"]
     assert traces["FLSD"] != traces["focal loss"]
     assert len(list(filter(str.strip, (EXAMPLES / f"{name}.py").read_text().splitlines()))) <= 42
+
+
+def test_calarena_is_run_over_a_file_of_its_layout(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    draws = np.random.default_rng(0)
+    with h5py.File(tmp_path / "two.h5", "w") as file:
+        for name, classes in (("007/forest", 2), ("12/NA", 3)):
+            truth = 2 * draws.standard_normal((400, classes))
+            labels = np.argmax(truth + draws.gumbel(size=truth.shape), axis=1).astype(np.int32)
+            probs = np.float32(np.exp(2 * truth) / np.exp(2 * truth).sum(axis=1, keepdims=True))
+            probs[[0, 300]] = np.eye(classes)[1]  # as forests say
+            for split, rows in (("cal", slice(200)), ("test", slice(200, None))):
+                file[f"{name}/probas_{split}"] = probs[rows, 1] if classes == 2 else probs[rows]
+                file[f"{name}/labels_{split}"] = labels[rows]
+    done = python(EXAMPLES / "calarena.py", "two.h5", folder=tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"(\S+): \w+, NLL (\d\.\d+) -> (\d\.\d+)", done.stdout)
+    assert [name for name, *_ in found] == ["007/forest", "12/NA"]
+    assert all(float(after) < float(before) for _, before, after in found)
 
 
 def skip_without(package):

@@ -4,14 +4,14 @@ All calls of a part are made in turn, and each reports the least of its rounds: 
 time. Loops are timed on 20 of their points and scaled to all. Papers' way: the published search's steps, written
 anew: clipped map, edges interpolated from the sorted confidences, a mask for each of 15 bins. Lean loop: log_softmax,
 one pow, the true class gathered, bins by slicing the sorted order. Ours: grid_search with bins of equal width ("ece")
-and of equal mass ("adaptive_ece", the papers' choice).
+and of equal mass ("adaptive_ece", the papers' choice). The papers' way, PyTorch's and its tools' rows in "products" and
+PyTorch's in "training" are a record of commit 2d99825: the command measures them no more.
 
 Products: each call is compared with the plain gradient of its own library and sees the data anew; temporary memory is
 what the compiled function asks beside arguments and results. Training: a step of CIFAR's size whole, batch made,
 forward with batch statistics, backward, SGD with momentum and weight decay; "fresh" is the loop's, with metrics read
 one step late, "kept" the same step on one batch that stays on the device; PyTorch's has channels_last, autocast to
-bfloat16 where ours computes in it, fused SGD; "times" is how many of the loop's steps it takes. The stored rows were
-measured with crops and flips on both sides; the command gives PyTorch a batch that is ready.
+bfloat16 where ours computes in it, fused SGD; "times" is how many of the loop's steps it takes.
 
 Fits and the command: logits of 2 times standard normals, labels drawn from their softmax, outputs 1.7 times the logits,
 so too sure. Val and test are of one size. Fits of a pair are in one process, threads as each library has them.
@@ -29,17 +29,16 @@ import jax
 import numpy as np
 
 from experiments import jobs, programs, timing
-from experiments.benchmarks import commands, eigenvalues, fits, pytorch, words
+from experiments.benchmarks import commands, eigenvalues, fits, outputs, pytorch
 from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
 from experiments.question import Flags, Job, Parts, Question, at_least
 from focalgeo import calibration, curvature, trees
-from focalgeo.job import preparation
 
 # ---- the whole (gamma, temperature) search against loops over its points
 
 SIZES = ((5_000, 100), (10_000, 200))  # examples, classes
 POINTS = 20  # of the loops that are timed in a round, and scaled to all
-CRITERIA = ("ece", "adaptive_ece")
+CRITERIA, LOOP = ("ece", "adaptive_ece"), "lean loop"
 
 
 def search(num_examples: int, num_classes: int, rounds: int) -> dict[str, Any]:
@@ -51,10 +50,12 @@ def search(num_examples: int, num_classes: int, rounds: int) -> dict[str, Any]:
         f"ours, {criterion}": partial(calibration.grid_search, logits, labels, criterion=criterion)
         for criterion in CRITERIA
     }
-    points = {name: make(logits, labels) for name, make in pytorch.SEARCHES.items()}
-    calls |= {name: lambda point=point: list(starmap(point, sample)) for name, point in points.items()}
+    if pytorch.torch:
+        point = pytorch.lean_loop(logits, labels)
+        calls[LOOP] = lambda: list(starmap(point, sample))
     seconds = timing.interleaved(calls, rounds=rounds)
-    seconds |= {name: seconds[name] * len(grid) / len(sample) for name in points}
+    if LOOP in seconds:
+        seconds[LOOP] *= len(grid) / len(sample)
     return {"examples": num_examples, "classes": num_classes, "points": len(grid), "seconds": seconds}
 
 
@@ -69,8 +70,8 @@ def claims(grid_search) -> list[Claim]:
     """How many times as long as the search by ECE a lean loop over its points takes."""
     told = []
     for row in grid_search["rows"]:
-        if "lean loop" in row["seconds"]:  # else PyTorch was missing
-            ratio = row["seconds"]["lean loop"] / row["seconds"]["ours, ece"]
+        if LOOP in row["seconds"]:  # else PyTorch was missing
+            ratio = row["seconds"][LOOP] / row["seconds"]["ours, ece"]
             size = f"{row['examples']:,} x {row['classes']}"
             words = f"the search by ECE of {size} is faster than a lean loop over its points"
             told.append(Claim("focalgeo", words, SHOWS if ratio > 1 else NOT, f"{ratio:.0f} times"))
@@ -94,7 +95,7 @@ def _on(part, table):
     return f"{machine}\n\n{table}"
 
 
-# ---- Hessian products and trace-regularised gradients against a plain gradient, and against PyTorch's tools
+# ---- Hessian products and trace-regularised gradients against a plain gradient
 
 NETWORKS = {  # name -> model, options, image shape, batch: that of the papers' image recipes
     "digits MLP": ("mlp", {"hidden": (32, 32)}, (8, 8, 1), 359),
@@ -126,7 +127,6 @@ def products(name: str, rounds: int) -> dict[str, Any]:
     arguments = of.params, trees.gaussian(jax.random.key(1), of.params), jax.random.key(2), of.x, of.y
     compiled = {name: jax.jit(call).lower(*arguments).compile() for name, call in functions.items()}
     calls = {name: partial(call, *arguments) for name, call in compiled.items()}
-    calls |= pytorch.curvature_calls(name, of.params, of.x, of.y)
     seconds = timing.interleaved(calls, rounds=rounds, seconds=LEAST_SECONDS)
     megabytes = {name: call.memory_analysis().temp_size_in_bytes / 1e6 for name, call in compiled.items()}
     sizes = {"network": name, "parameters": trees.size(of.params), "batch": len(of.y)}
@@ -175,7 +175,7 @@ def sweep_table(sweep) -> str:
     return _on(sweep, words)
 
 
-# ---- steps of the main job's loop, the same without the host, and of the same network in PyTorch
+# ---- steps of the main job's loop, and the same without the host
 
 TRAINED = {"ResNet-18": ("resnet18", 32), "ResNet-20": ("resnet20", 64)}  # model, examples of a batch on a CPU
 GPU_BATCH = 128  # the papers'
@@ -183,7 +183,7 @@ STRETCH = 5  # steps that are timed together
 
 
 def steps(name: str, rounds: int) -> dict[str, Any]:
-    """Seconds of a step of ours as the loop does it, on one kept batch spec, and of PyTorch's on one batch.
+    """Seconds of a step as the loop does it, and on one kept batch spec.
 
     By the papers' recipe with cross-entropy; layers compute in bfloat16 on a GPU.
     """
@@ -192,10 +192,7 @@ def steps(name: str, rounds: int) -> dict[str, Any]:
     fields = {"loss.name": "cross_entropy", "optimizer.batch_size": batch, "optimizer.learning_rate": 0.01}
     fields |= {"model.name": model, "model.dtype": dtype}
     made = programs.make_training(jobs.load("configs/cifar10.py", fields))
-    params = preparation.state_shapes(made.prepared, made.members[0]).params
-    ready = next(preparation.evaluation_batches(made.config, made.prepared.dataset.train))
-    rivals = pytorch.training_steps(name, params, ready.x[:batch], ready.y[:batch], made.config)
-    ways = {"fresh": programs.looped_steps(made), "kept": programs.repeated_steps(made), **rivals}
+    ways = {"fresh": programs.looped_steps(made), "kept": programs.repeated_steps(made)}
     calls = {way: partial(steps, STRETCH) for way, steps in ways.items()}
     seconds = {way: time / STRETCH for way, time in timing.interleaved(calls, rounds=rounds).items()}
     return {"network": name, "batch": batch, "dtype": dtype, "seconds": seconds}
@@ -211,6 +208,20 @@ def training_table(training) -> str:
             lines.append([f"{row['network']}, {row['batch']}", row["dtype"], way, f"{1e3 * seconds:.4g}", rate, times])
     heads = ("network, batch", "dtype", "way", "ms a step", "images/s", "times")
     return _on(training, markdown(heads, lines))
+
+
+# ---- curvature of a transformer of ten million parameters
+
+
+def words_table(words) -> str:
+    """Seconds of the first call and of the next; λ_max has its residual, the trace its standard error. A record."""
+    lines = []
+    for row in words["rows"]:
+        value = [plain(row[name]) if name in row else "" for name in ("value", "error")]
+        lines.append([row["call"], plain(row["first"]), plain(row["next"]), *value])
+    what = f"{words['parameters']:,} parameters, {words['sentences']} sentences of the Stanford Sentiment Treebank"
+    heads = ("call", "seconds, first", "next", "value", "error")
+    return f"{what}; {outputs.machines([words])}\n\n{markdown(heads, lines)}"
 
 
 # ---- the question
@@ -234,14 +245,12 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     if "eigenvalues" in flags.parts:
         for of in eigenvalues.cases():
             yield Job(of, (), lambda out, of=of: eigenvalues.measured(of, flags.rounds), part="eigenvalues")
-    if "words" in flags.parts and flags.data:
-        yield Job({}, (), lambda out: words.measured(flags.data), part="words")
     if "command" in flags.parts:
         for of in commands.cases():
             yield Job(of, (), lambda out, of=of: commands.measured(of, out), part="command")
 
 
-PARTS = ["grid_search", "curvature", "eigenvalues", "words", "sweep", "training", "fits", "command"]
+PARTS = ["grid_search", "curvature", "eigenvalues", "sweep", "training", "fits", "command"]
 QUESTION = Question(
     "benchmarks",
     "How fast are the search, curvature, sweeps and training, beside loops and other libraries?",
@@ -250,7 +259,7 @@ QUESTION = Question(
         "search": search_table,
         "products": products_table,
         "eigenvalues": eigenvalues.eigenvalues_table,
-        "words": words.words_table,
+        "words": words_table,
         "sweep": sweep_table,
         "training": training_table,
     }

@@ -7,7 +7,6 @@ starts; nothing is compiled then. Seconds are the processor's, which work beside
 import concurrent.futures
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -87,37 +86,6 @@ def _matfree(of):
     return lambda: (float(largest(*arguments)), STEPS), partial(product, *arguments)
 
 
-def _pyhessian(of):
-    import pyhessian
-
-    operator, module = pyhessian.hessian(*of[:2], data=of.data, cuda=False), sys.modules["pyhessian.hessian"]
-    product, calls = module.hessian_vector_product, []
-    module.hessian_vector_product = lambda *arguments: calls.append(1) or product(*arguments)
-
-    def search():
-        calls.clear()
-        return float(operator.eigenvalues(tol=TOLERANCE)[0][0]), len(calls)
-
-    return search, lambda: product(operator.gradsH, operator.params, operator.params)
-
-
-def _eigenthings(of, steps=None, matrix="hessian"):
-    import hessian_eigenthings as library
-
-    if matrix == "hessian":
-        operator = library.HessianOperator(of.model, [of.data], library.supervised_loss(of.loss))
-    else:
-        parts = library.supervised_forward, library.supervised_loss_of_output(of.loss)
-        operator = library.GGNOperator(of.model, [of.data], *parts)
-    vector = library.params_to_vector(dict(of.model.named_parameters())).detach()
-
-    def search():
-        found = library.lanczos(operator, k=1, max_iter=steps, which="LA", seed=0)
-        return float(found.eigenvalues[0]), int(found.iterations)
-
-    return search, lambda: operator.matvec(vector)
-
-
 def _curvlinops(of):
     import curvlinops
 
@@ -137,21 +105,21 @@ def _arpack(matvec, shape, dtype, tolerance):
 
 
 OURS = "focalgeo"
-WAYS = {  # name -> package, maker
+WAYS = {  # name -> package, maker; none where the rows are a record
     OURS: ("jax", _focalgeo),
     f"matfree, {STEPS} steps": ("matfree", _matfree),
-    "PyHessian": ("pyhessian", _pyhessian),
-    f"hessian-eigenthings, {STEPS} steps": ("hessian-eigenthings", partial(_eigenthings, steps=STEPS)),
-    "hessian-eigenthings, its default": ("hessian-eigenthings", _eigenthings),
-    "hessian-eigenthings, Gauss-Newton": ("hessian-eigenthings", partial(_eigenthings, steps=STEPS, matrix="ggn")),
+    "PyHessian": ("pyhessian", None),
+    f"hessian-eigenthings, {STEPS} steps": ("hessian-eigenthings", None),
+    "hessian-eigenthings, its default": ("hessian-eigenthings", None),
+    "hessian-eigenthings, Gauss-Newton": ("hessian-eigenthings", None),
     "curvlinops with eigsh": ("curvlinops-for-pytorch", _curvlinops),
 }
 
 
 def cases() -> Iterator[dict[str, str]]:
     """What each row is of, where the library is installed."""
-    for name in NETWORKS if pytorch.torch else ():
-        yield from ({"network": name, "way": way} for way, (package, _) in WAYS.items() if timing.version(package))
+    ways = [way for way, (package, make) in WAYS.items() if make and timing.version(package)]
+    return ({"network": name, "way": way} for name in NETWORKS if pytorch.torch for way in ways)
 
 
 def measured(of: Mapping[str, str], rounds: int) -> list[dict[str, Any]]:
@@ -218,7 +186,8 @@ def eigenvalues_table(eigenvalues) -> str:
     """Processor seconds of a first call and of a later one, products, error of the value against float64 ARPACK.
 
     Asked for is a relative 1e-3 where a library takes a tolerance, else ten steps. The Gauss-Newton matrix is another,
-    and its largest eigenvalue too. "Times" are of ours. A later call finds its programs, or its graph.
+    and its largest eigenvalue too. "Times" are of ours. A later call finds its programs, or its graph. Rows of
+    PyHessian and of hessian-eigenthings are a record.
     """
     ours = {row["network"]: row for row in eigenvalues if row["way"] == OURS}
     lines = []

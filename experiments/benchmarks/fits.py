@@ -16,12 +16,12 @@ from experiments.numbers import markdown, plain
 from focalgeo import calibration
 
 PLAIN_PEERS = tuple(name for name, peer in peers.PEERS.items() if peer.counterpart == peers.PLAIN and "mix" not in name)
+EVERY = peers.PEERS | peers.TWO_CLASSES
 CASES = {  # examples, classes -> peers
     (5_000, 2): (*PLAIN_PEERS, *peers.TWO_CLASSES),
-    (5_000, 10): (*PLAIN_PEERS, "probmetrics svs", "probmetrics sms", *peers.MORE),
+    (5_000, 10): (*PLAIN_PEERS, "probmetrics svs", "probmetrics sms"),
     (25_000, 1_000): (*PLAIN_PEERS, "probmetrics svs"),
 }
-EVERY = peers.PEERS | peers.MORE | peers.TWO_CLASSES
 SECONDS = 120.0  # of the rounds of a pair: no further round begins after it
 CLIP = float(np.finfo(np.float32).eps)  # a probability of 0 counts as this
 
@@ -57,7 +57,13 @@ def measured(of: Mapping[str, Any], rounds: int) -> list[dict[str, Any]]:
     def theirs():
         found["theirs"] = peer.fit(inputs, labels)
 
-    row = {**of, "version": timing.version(peer.package), "machine": timing.machine()}
+    row = {
+        **of,
+        "package": peer.package,
+        "title": peer.title,
+        "version": timing.version(peer.package),
+        "machine": timing.machine(),
+    }
     try:
         peers.quietly(theirs)  # imports and compiles
     except Exception as error:  # whatever a library raises is its answer
@@ -99,13 +105,12 @@ def fits_table(fits) -> str:
     Theirs over ours is above 1 where ours is faster. NLL is on as many other examples; a probability of 0 counts as
     1.2e-7. The inputs are made as each library takes them before the clock starts. "One versus rest" is not the same
     method as ours, and our histogram has bins of equal mass of the top class. A library that was not installed has no
-    rows: `pip install -e '.[peers]'`.
+    rows: `pip install -e '.[peers]'`. Rows of netcal's other methods and of probmetrics' of two classes are a record.
     """
     lines = []
     for row in sorted(fits, key=_place):
-        peer = EVERY[row["peer"]]
         size = f"{row['examples']:,} x {row['classes']:,}"
-        named = [_title(row["method"]), f"{row['peer'].partition(' ')[0]}: {peer.title}"]
+        named = [_title(row["method"]), f"{row['package']}: {row['title']}"]
         if "error" in row:
             lines.append([*named, size, "", "", row["error"], "", "", ""])
             continue
@@ -113,7 +118,7 @@ def fits_table(fits) -> str:
         nll = [f"{row['nll'][name]:.4f}" for name in ("ours", "theirs")]
         lines.append([*named, size, *seconds, plain(row["theirs"] / row["ours"]), *nll])
     heads = ("method", "peer", "input", "seconds ours", "first", "theirs", "theirs / ours", "NLL ours", "theirs")
-    versions = {f"{EVERY[row['peer']].package} {row['version']}": None for row in fits}
+    versions = {f"{row['package']} {row['version']}": None for row in fits}
     return f"{outputs.machines(fits)}; {', '.join(versions)}\n\n{markdown(heads, lines)}"
 
 
@@ -126,7 +131,7 @@ def beside_table(fits) -> str:
     for row in sorted(fits, key=_place):
         if "error" not in row:
             of = rows.setdefault((row["examples"], row["classes"], row["method"]), {})
-            of |= {"ours": row["ours"], EVERY[row["peer"]].package: plain(row["theirs"] / row["ours"], 2)}
+            of |= {"ours": row["ours"], row["package"]: plain(row["theirs"] / row["ours"], 2)}
     lines = [
         [f"{examples:,} x {classes:,}", _title(method), plain(of["ours"], 2), *(of.get(name, "") for name in packages)]
         for (examples, classes, method), of in rows.items()
@@ -139,6 +144,4 @@ def _title(method):
 
 
 def _place(row):
-    names = CASES.get((row["examples"], row["classes"]), ())
-    place = names.index(row["peer"]) if row["peer"] in names else len(names)
-    return row["examples"] * row["classes"], list(calibration.METHODS).index(row["method"]), place
+    return row["examples"] * row["classes"], list(calibration.METHODS).index(row["method"])

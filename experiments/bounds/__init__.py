@@ -18,6 +18,13 @@ on val; on train it does; 2. the quadratic form holds to a tenth at 1% of |theta
 sooner; 3. the Gaussian bound is below 1 and does not fall with gamma, and the Maxwell-Boltzmann prior is not better
 than the uniform one; 4. at the same gamma the penalty leads to other ECE and T; 5. cross-entropy's trace rises with
 gamma for both losses. Intervals are over seeds; of finite sets over two groups of five.
+
+Corollary 2, a record of commit 2d99825 that the command trains no more: a Gaussian over the weights, with its KL from
+the Maxwell-Boltzmann prior as regulariser, the cross-entropy of the training set as energy. KL = -H(rho) + beta
+E_rho[E] + ln Z(beta), and Z does not depend on rho, so that the bound is, but for a constant and a factor,
+E_rho[cross-entropy] - H(rho) / (n lambda + beta): lambda, n and beta enter by one number, and gamma does not. Of a
+Gaussian of fixed width the entropy is a constant, so the width was trained as well, from 0.01, by Adam at 0.02; 2,158
+is 1,079 images times 2, which lambda stays below.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +33,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import figures, numbers
-from experiments.bounds import corollary, measured
+from experiments.bounds import measured
 from experiments.bounds.measured import DISTANCES, GAMMAS
 from experiments.numbers import NOT, OUTPUTS, SHOWS, UNTOLD, Claim, Interval, Number, interval, rows_where, shown
 from experiments.question import Flags, Job, Parts, Question
@@ -49,11 +56,10 @@ FALLING = {
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """Four sweeps with all that is measured of their networks; the constants; finite sets of networks; Corollary 2."""
+    """Four sweeps with all that is measured of their networks; the constants; finite sets of networks."""
     yield Job({}, range(flags.seeds), lambda out: measured.measure(out, flags.seeds), 66)
     yield Job({}, (), lambda out: measured.lipschitz(), part="constants")
     yield Job({}, (), lambda out: measured.finite_bounds(out, flags.seeds), part="finite")
-    yield Job({}, (), lambda out: corollary.measure(flags.seeds), 30, part="corollary")
 
 
 def with_bounds(runs) -> pd.DataFrame:
@@ -69,7 +75,7 @@ def ratios(runs, kind: str, gammas: Sequence[float] = GAMMAS) -> dict[float, Int
     return {distance: interval(values) for distance, values in logs.groupby(level=0).mean().items()}
 
 
-def claims(runs, constants: list[dict], finite: list[dict], corollary):
+def claims(runs, constants: list[dict], finite: list[dict], corollary=None):
     """Of Definition 3, Theorem 2, Corollaries 1 and 2, and Conjecture 1."""
     told, constants = [], pd.DataFrame(constants)
     gammas = ", ".join(f"{gamma:g}" for gamma in constants.gamma)
@@ -89,7 +95,8 @@ def claims(runs, constants: list[dict], finite: list[dict], corollary):
             claim = f"KL is half d'Fd to a tenth, {100 * distance:g}% of the parameters' norm away, {words}"
             because = f"log of KL over half d'Fd {shown(change, signed=True)}"
             told.append(Claim("K Thm. 2", claim, numbers.alike(change, np.log1p(CLOSE)), because))
-    told += _corollary_1(with_bounds(runs), pd.DataFrame(finite)) + _corollary_2(corollary)
+    told += _corollary_1(with_bounds(runs), pd.DataFrame(finite))
+    told += _corollary_2(corollary) if corollary is not None else []
     for gamma in (1.0, 3.0):
         pair = [rows_where(runs, loss=loss, gamma=gamma) for loss in LOSSES]
         for number, (room, words, scale) in ALIKE.items():
@@ -132,15 +139,12 @@ def by_count(bounds) -> dict[int, pd.Series]:
 
 def _corollary_2(corollary) -> list[Claim]:
     told, plain = [], rows_where(corollary, strength="inf")
-    for strength, group in corollary.groupby("strength", sort=False):
-        if strength != "inf":
-            lower = {name: numbers.change(group, plain, name) for name in ("ece", "nll", "accuracy")}
-            claim = f"the Corollary's KL as regulariser, n λ + β = {float(strength):,.0f}: ECE as trained is lower"
-            because = f"{shown(lower['ece'], scale=100, signed=True)} points; accuracy "
-            because += (
-                f"{shown(lower['accuracy'], scale=100, signed=True)} points; NLL {shown(lower['nll'], signed=True)}"
-            )
-            told.append(Claim("K Cor. 2", claim, numbers.verdict(lower["ece"]), because))
+    for strength, group in corollary[corollary.strength != "inf"].groupby("strength", sort=False):
+        ece, nll, accuracy = (numbers.change(group, plain, name) for name in ("ece", "nll", "accuracy"))
+        claim = f"the Corollary's KL as regulariser, n λ + β = {float(strength):,.0f}: ECE as trained is lower"
+        points = [f"{shown(change, scale=100, signed=True)} points" for change in (ece, accuracy)]
+        because = f"{points[0]}; accuracy {points[1]}; NLL {shown(nll, signed=True)}"
+        told.append(Claim("K Cor. 2", claim, numbers.verdict(ece), because))
     return told
 
 
@@ -152,8 +156,7 @@ def corollary_table(corollary):
     columns = {name: OUTPUTS[name] for name in ("accuracy", "ece", "ece after T", "nll", "temperature")}
     columns |= {"drawn ece": Number("ECE of draws, %", 100), "drawn nll": Number("NLL of draws")}
     columns |= {"width": Number("width")}
-    groups = {strength: group for strength, group in corollary.groupby("strength", sort=False)}
-    return numbers.means_table(["n λ + β"], groups, columns)
+    return numbers.means_table(["n λ + β"], dict(iter(corollary.groupby("strength", sort=False))), columns)
 
 
 def counts_table(runs):

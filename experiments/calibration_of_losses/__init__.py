@@ -1,7 +1,6 @@
 """Do losses other than cross-entropy train networks that are better calibrated?"""
 
 import json
-import math
 from itertools import product
 from typing import NamedTuple
 
@@ -53,17 +52,17 @@ TITLES = {name: quantity.title for name, quantity in QUANTITIES.items()} | {
     "auc": "AUC of classes, %",
 }
 MEANS = numbers.means({name: Number(title) for name, title in TITLES.items()})
+
+
+def _titled(*names: str) -> dict[str, Number]:
+    return {name: Number(TITLES[name]) for name in names}
+
+
 DISTANCE = "distance of T from 1,"
-SHORT = ("accuracy", "ece", "ece after T", "T by ece", "nll", "nll after T", "s99")
-LONG = (
-    "auc",
-    "adaptive_ece",
-    "adaptive_ece after T",
-    "classwise_ece",
-    "classwise_ece after T",
-    "mce",
-    "mce after T",
-    "brier",
+SHORT = _titled("accuracy", "ece", "ece after T", "T by ece", "nll", "nll after T", "s99")
+LONG = _titled(
+    *("auc", "adaptive_ece", "adaptive_ece after T", "classwise_ece", "classwise_ece after T"),
+    *("mce", "mce after T", "brier"),
 )
 RANKED = ("error", "ece", "ece after T", "adaptive_ece", "adaptive_ece after T", "nll", "nll after T", "mce")
 
@@ -88,6 +87,8 @@ PAPER_TABLES = {
     "M Table 12": ("MCE before T", _ALL, ("mce",)),
     "M Table 13": ("MCE after T", _ALL, ("mce after T",)),
 }
+_AFTER_T = "ECE as trained is below that of cross-entropy after temperature scaling"
+_BY_ECE = "ECE after T by ECE is below that after T by NLL"
 # where, statement, quantity, losses it is made of, and beside which: a loss and its quantity, or cross-entropy's own
 STATEMENTS = (
     ("M Table 1", "ECE as trained is below cross-entropy's", "ece", ("fla53", "fl3", "fl1", "brier", "mmce")),
@@ -105,19 +106,9 @@ STATEMENTS = (
     ("M 6", "ECE as trained is below that of FLS-531", "ece", ("fls532",), "fls531", "ece"),
     ("M Table 3", f"error is at most {SAME_ERROR:g} point above cross-entropy's", "error", ("fla53", "fl3")),
     ("M Table 1", "the best temperature is nearer 1 than cross-entropy's", DISTANCE, ("fla53", "fl3")),
-    (
-        *("M Table 1", "ECE as trained is below that of cross-entropy after temperature scaling"),
-        *("ece", ("fla53",), "ce", "ece after T"),
-    ),
-    ("M 6", "ECE after T by ECE is below that after T by NLL", "ece after T", ("ce",), "ce", "ece after T by nll"),
-    (
-        "M 6",
-        "ECE after T by ECE is below that after T by NLL",
-        "ece after T",
-        ("fla53",),
-        "fla53",
-        "ece after T by nll",
-    ),
+    ("M Table 1", _AFTER_T, "ece", ("fla53",), "ce", "ece after T"),
+    ("M 6", _BY_ECE, "ece after T", ("ce",), "ce", "ece after T by nll"),
+    ("M 6", _BY_ECE, "ece after T", ("fla53",), "fla53", "ece after T by nll"),
     ("F 2", "the area under the ROC curve of classes is larger than cross-entropy's", "auc", ("fl3",)),
 )
 CRITERIA = {  # quantity that is least on val -> words
@@ -135,27 +126,25 @@ def tasks(cells, split: str = "test") -> dict[str, pd.DataFrame]:
         for name, number in QUANTITIES.items()
     }
     runs = cells[["task", "loss", "seed", "record"]].assign(**{"train accuracy": cells.train_accuracy}, **quantities)
-    runs["error"] = 100 - runs.accuracy
-    runs["auc"] = 100 * cells.auc.str[split].astype(float) if "auc" in cells else math.nan  # older cells have none
+    runs = runs.assign(error=100 - runs.accuracy, auc=100 * cells.auc.str[split].astype(float))  # older: no auc
     return dict(list(runs.groupby("task", sort=False)))
 
 
 def claims(cells):
     """Each statement for each data set and loss that has runs; before the fit they are not the paper's."""
-    told = []
     for task, runs in tasks(cells).items():
         runs = runs.assign(**{DISTANCE: (runs["T by ece"] - 1).abs()})
         for source, words, name, losses, *beside in STATEMENTS:
             other, same = beside or ("ce", name)
             how = {"unit": "in 1/100 nat" if name.startswith("nll") else "points"}
-            how = {"what": DISTANCE, "unit": ""} if name == DISTANCE else how
+            how = {"what": DISTANCE} if name == DISTANCE else how
             how |= {"margin": SAME_ERROR if name == "error" else 0.0, "falls": name != "auc"}
-            for loss in losses if other in set(runs.loss) else ():
-                less = paired(column(runs, name, loss=loss), column(runs, same, loss=other))
-                if len(column(runs, name, loss=loss)):
-                    where = "focalgeo" if task == "cifar10_before_fit" else source
-                    told.append(numbers.told(where, f"{TASKS[task].title}, {LOSSES[loss]}: {words}", less, **how))
-    return told
+            where = "focalgeo" if task == "cifar10_before_fit" else source
+            for loss in losses:
+                ours, theirs = column(runs, name, loss=loss), column(runs, same, loss=other)
+                if len(ours) and len(theirs):
+                    claim = f"{TASKS[task].title}, {LOSSES[loss]}: {words}"
+                    yield numbers.told(where, claim, paired(ours, theirs), **how)
 
 
 # ---- tables
@@ -164,18 +153,18 @@ def claims(cells):
 def paper_table(cells, name: str):
     """A table of the paper: for each data set our means with intervals, and the paper's numbers of each network."""
     (title, losses, quantities), rows, ours = PAPER_TABLES[name], [], tasks(cells)
+    cells_of = list(product(losses, quantities))
     for task in TASKS:
         if task in ours:
-            of_losses = {loss: rows_where(ours[task], loss=loss) for loss in losses}
-            means = (MEANS[TITLES[at]](of_losses[loss]) for loss, at in product(losses, quantities))
+            means = (MEANS[TITLES[at]](rows_where(ours[task], loss=loss)) for loss, at in cells_of)
             rows.append([TASKS[task].title, "here", *means])
         elif task in PAPERS[quantities[0]]:
             rows.append([TASKS[task].title, "no runs"])
-        for network in PAPERS.get(quantities[0], {}).get(task, {}):
-            of_paper = [PAPERS.get(quantity, {}).get(task, {}).get(network, {}) for quantity in quantities]
-            theirs = [of_losses.get(loss) for loss in losses for of_losses in of_paper]
+        of_paper = {quantity: PAPERS.get(quantity, {}).get(task, {}) for quantity in quantities}
+        for network in of_paper[quantities[0]]:
+            theirs = [of_paper[quantity].get(network, {}).get(loss) for loss, quantity in cells_of]
             rows.append(["", network, *("" if value is None else f"{value:g}" for value in theirs)])
-    heads = [f"{LOSSES[loss]}: {TITLES[quantity]}" for loss in losses for quantity in quantities]
+    heads = [f"{LOSSES[loss]}: {TITLES[quantity]}" for loss, quantity in cells_of]
     return f"{title[0].upper()}{title[1:]}.\n\n" + numbers.markdown(["data", "network", *heads], rows)
 
 
@@ -184,25 +173,20 @@ def of_tasks(cells):
     texts = {name: paper_table(cells, name) for name in PAPER_TABLES}
     for task, runs in tasks(cells).items():
         losses = stored.by_loss(runs)
-        for title, names in ((task, SHORT), (f"{task} more", LONG)):
-            columns = {TITLES[name]: MEANS[TITLES[name]] for name in names}
-            texts[title] = numbers.table(["loss"], losses, {"seeds": len} | columns)
-        short = {name: Number(TITLES[name]) for name in SHORT}
-        texts[f"{task} differences"] = numbers.changes_table(["less CE"], losses, short)
+        for title, of in ((task, SHORT), (f"{task} more", LONG)):
+            texts[title] = numbers.means_table(["loss"], losses, of, "seeds")
+        texts[f"{task} differences"] = numbers.changes_table(["less CE"], losses, SHORT)
     return texts
 
 
 def overview(cells):
     """Test ECE as trained and, in brackets, after temperature scaling by ECE, in %; means over seeds."""
-    means = {
-        TASKS[task].title: runs.groupby("loss")[["ece", "ece after T"]].mean() for task, runs in tasks(cells).items()
-    }
-    every = [loss for loss in LOSSES if any(loss in of.index for of in means.values())]
-    rows = [
-        [LOSSES[loss], *("{:.1f} ({:.1f})".format(*of.loc[loss]) if loss in of.index else "" for of in means.values())]
-        for loss in every
-    ]
-    return numbers.markdown(["ECE, %", *means], rows)
+    means = {task: runs.groupby("loss")[["ece", "ece after T"]].mean() for task, runs in tasks(cells).items()}
+    yield "ECE, %", *(TASKS[task].title for task in means)
+    for loss, title in LOSSES.items():
+        texts = ["{:.1f} ({:.1f})".format(*of.loc[loss]) if loss in of.index else "" for of in means.values()]
+        if any(texts):
+            yield title, *texts
 
 
 def ranks(cells):
@@ -210,15 +194,15 @@ def ranks(cells):
 
     Intervals are over losses, not over seeds.
     """
-
-    def correlation(task, name):
-        theirs = pd.DataFrame(PAPERS[name][task]).dropna().mean(axis=1).rename("theirs")
-        both = ours[task].groupby("loss", sort=False)[[name]].mean().join(theirs, how="inner")
-        return numbers.rank_correlation(both[name], both.theirs)
-
     ours = {task: runs for task, runs in tasks(cells).items() if task in PAPERS["ece"]}
-    rows = [[TITLES[name], *(shown(correlation(task, name)) for task in ours)] for name in RANKED]
-    return numbers.markdown(["Spearman's correlation of ranks", *(TASKS[task].title for task in ours)], rows)
+    yield "Spearman's correlation of ranks", *(TASKS[task].title for task in ours)
+    for name in RANKED:
+        correlations = []
+        for task, runs in ours.items():
+            theirs = pd.DataFrame(PAPERS[name][task]).dropna().mean(axis=1).rename("theirs")
+            both = runs.groupby("loss", sort=False)[[name]].mean().join(theirs, how="inner")
+            correlations.append(numbers.rank_correlation(both[name], both.theirs))
+        yield TITLES[name], *map(shown, correlations)
 
 
 def choice(cells):
@@ -227,19 +211,17 @@ def choice(cells):
     The choice is of the least mean over seeds; "gamma": 0, 1, 2, 3, 5 or 7, where there are runs.
     Source: Komisarenko & Kull, 2; Mukhoti et al., 5.
     """
-    rows, val = [], tasks(cells, "val")
-    gammas = ("ce", "fl1", "fl2", "fl3", "fl5", "fl7")
-    choices = product({"gamma": gammas, "loss": LOSSES}.items(), CRITERIA.items())
-    for (task, test), ((group, among), (criterion, words)) in product(tasks(cells).items(), list(choices)):
+    yield "data", "chosen", "by least, on val", "chosen", "best on test", "costs on test (1/100)"
+    among = {"gamma": ("ce", "fl1", "fl2", "fl3", "fl5", "fl7"), "loss": tuple(LOSSES)}
+    every, val = tasks(cells), tasks(cells, "val")
+    for task, (group, losses), (criterion, words) in product(every, among.items(), CRITERIA.items()):
         on_val, on_test = (
-            runs[runs.loss.isin(among)].pivot(index="seed", columns="loss", values=criterion)
-            for runs in (val[task], test)
+            runs[runs.loss.isin(losses)].pivot(index="seed", columns="loss", values=criterion)
+            for runs in (val[task], every[task])
         )
         picked, best = on_val.mean().idxmin(), on_test.mean().idxmin()
         cost = "0" if picked == best else shown(paired(on_test[picked], on_test[best]))
-        rows.append([TASKS[task].title, group, words, LOSSES[picked], LOSSES[best], cost])
-    heads = ["data", "chosen", "by least, on val", "chosen", "best on test", "costs on test (1/100)"]
-    return numbers.markdown(heads, rows)
+        yield TASKS[task].title, group, words, LOSSES[picked], LOSSES[best], cost
 
 
 # ---- what results.json holds, and the figure
@@ -252,20 +234,18 @@ def brief(cells) -> pd.DataFrame:
 
 def ece(cells):
     """ECE before and after T by loss, a panel for each data set; the paper's as trained, a mean over its networks."""
-    ours = tasks(cells)
-    figure, axes = figures.panels(1, len(ours), 4.2 * len(ours) + 0.6, 4.4)
-    for axis, (task, runs) in zip(axes[0], ours.items(), strict=True):
-        runs = runs.assign(loss=runs.loss.map(LOSSES))
-        names = {"as trained": "ece", "after T, by ECE on val": "ece after T"}
-        intervals = {label: numbers.levels(runs, "loss", name) for label, name in names.items()}
-        figures.lines(axis, intervals, along="x", linestyle="")
+    ours, names = tasks(cells), {"as trained": "ece", "after T, by ECE on val": "ece after T"}
+    figure, panels = figures.row(ours.items(), 4.2 * len(ours) + 0.6, 4.4)
+    for axis, (task, runs) in panels:
+        titled = runs.assign(loss=runs.loss.map(LOSSES))
+        levels = {label: numbers.levels(titled, "loss", name) for label, name in names.items()}
+        figures.lines(axis, levels, along="x", linestyle="")
         if task in PAPERS["ece"]:
             theirs = pd.DataFrame(PAPERS["ece"][task]).mean(axis=1).rename(LOSSES)
             axis.plot(theirs, theirs.index, "x", color="0.45", label="as trained, Mukhoti et al.")
         axis.set(title=f"{TASKS[task].title}, n = {runs.seed.nunique()}", xlim=(0, None), xlabel="test ECE, %")
         axis.invert_yaxis()
-    figures.legend(figure, "upper center", 3)
-    return figure
+    return figures.legend(figure, "upper center", 3)
 
 
 QUESTION = Question(

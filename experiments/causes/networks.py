@@ -131,9 +131,8 @@ def rescaled(variables: PyTree, scale: float) -> PyTree:
         return scale**2 * (leaf + EPSILON) - EPSILON if path[-1].key == "var" else scale * leaf
 
     statistics = jax.tree_util.tree_map_with_path(moved, variables["batch_stats"])
-    return {"params": jax.tree.map(lambda leaf: scale * leaf if leaf.ndim == 4 else leaf, params)} | {
-        "batch_stats": statistics
-    }
+    params = jax.tree.map(lambda leaf: scale * leaf if leaf.ndim == 4 else leaf, params)
+    return {"params": params, "batch_stats": statistics}
 
 
 def folded(trained: Trained, temperature: float) -> Trained:

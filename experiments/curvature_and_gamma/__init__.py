@@ -24,7 +24,7 @@ import pandas as pd
 from experiments import figures, jobs, numbers
 from experiments.curvature_and_gamma.minima import Minimum, inner_minimum, shared_minimum
 from experiments.numbers import OUTPUTS, Claim, Number, has_log, rows_where, shown, slope
-from experiments.question import Flags, Job, Parts, Question, absolute
+from experiments.question import Question, absolute
 
 DIGITS = "digits"
 GRAPHS = {"gcn_digits": "configs/digits_graph.py", "gcn_newsgroups": "configs/newsgroups_graph.py"}
@@ -80,19 +80,20 @@ PARTS = {
 }
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """Sweeps over the configs' gammas: digits, graphs in a job each, else all networks of a seed before the next."""
-    tags = {"gamma": "gamma", "seed": "seed"}
-    seeds, seconds = range(flags.seeds or 20), 7 * NETWORKS[DIGITS][1]
-    how = {"tags": tags, "parts": True}
-    yield jobs.sweep({"network": DIGITS}, seeds, "configs/digits_gamma.py", {}, seconds=seconds, **how)
+
+    def job(network, seeds, config, fields, gammas):
+        how = {"tags": {"gamma": "gamma", "seed": "seed"}, "parts": True, "seconds": gammas * NETWORKS[network][1]}
+        return jobs.sweep({"network": network}, seeds, config, fields, **how)
+
+    yield job(DIGITS, range(flags.seeds or 20), "configs/digits_gamma.py", {}, 7)
     for network, config in GRAPHS.items():
-        fields, seconds = {"data.name": f"graph:{flags.posts}"} if "newsgroups" in network else {}, NETWORKS[network][1]
-        yield jobs.sweep({"network": network}, range(flags.seeds or 5), config, fields, seconds=7 * seconds, **how)
+        fields = {"data.name": f"graph:{flags.posts}"} if "newsgroups" in network else {}
+        yield job(network, range(flags.seeds or 5), config, fields, 7)
     for seed, network in product(range(flags.seeds or 3), IMAGES):
         config = f"configs/cifar10_curvature.py:{network}{',paper' if flags.scale == 'paper' else ''}"
-        fields, seconds = {"data.name": flags.data} if flags.data else {}, NETWORKS[network][1]
-        yield jobs.sweep({"network": network}, (seed,), config, fields, seconds=5 * seconds, **how)
+        yield job(network, (seed,), config, jobs.data_of(flags), 5)
 
 
 # ---- statistics
@@ -123,42 +124,36 @@ def of_gamma(runs) -> dict[str, pd.DataFrame]:
 
 def claims(runs):
     """Each claim for each network, and of two networks or more of CIFAR-10 those on all of them."""
-    told, every = [], images(runs)
     for network, of_network in by_network(runs).items():
         title = NETWORKS[network][0]
         for name, words in SURFACES.items():
             what = f"change of {'log' if has_log(of_network, name) else 'the number'} for a unit of γ"
-            told.append(numbers.told("K Fig. 2", f"{title}: {words}", along(of_network, name), what=what))
+            yield numbers.told("K Fig. 2", f"{title}: {words}", along(of_network, name), what=what)
         for trace in TRACES:
             best = inner_minimum(of_network, trace)
-            least = f"least ECE inside in {best.inside} of {best.groups} seeds"
-            told.append(_minimum(title, trace, best, least))
-    return told + (_of_all(every) if len(every) > 1 else [])
+            yield _minimum(title, trace, best, f"least ECE inside in {best.inside} of {best.groups} seeds")
+    if len(every := images(runs)) > 1:
+        yield from _of_all(every)
 
 
-def _of_all(runs: dict[str, pd.DataFrame]) -> list[Claim]:
+def _of_all(runs: dict[str, pd.DataFrame]) -> Iterator[Claim]:
     """The paper's "for all architectures": shown where each shows it, not shown where one has the opposite."""
-    told = []
     for name, words in SURFACES.items():
-        verdicts = {
-            NETWORKS[network][0]: numbers.verdict(along(of_network, name)) for network, of_network in runs.items()
-        }
-        claim = f"every network on CIFAR-10: {words}"
-        told.append(Claim("K Fig. 2", claim, numbers.joined(verdicts.values()), numbers.by_verdict(verdicts)))
+        verdicts = {NETWORKS[at][0]: numbers.verdict(along(of_network, name)) for at, of_network in runs.items()}
+        because = numbers.by_verdict(verdicts)
+        yield Claim("K Fig. 2", f"every network on CIFAR-10: {words}", numbers.joined(verdicts.values()), because)
     for trace, within in product(TRACES, (True, False)):
         best = shared_minimum(runs, trace, within=within)
-        least = (
-            f"inside for {best.inside} of {best.groups} networks" if within else ("at an end", "inside")[best.inside]
-        )
+        networks = f"inside for {best.inside} of {best.groups} networks"
+        least = networks if within else ("at an end", "inside")[best.inside]
         because = f"inner minimum in {100 * best.share:.3g}% of resamples; least mean ECE {least}"
         title = f"CIFAR-10, {'within networks' if within else 'over networks and γ together'}"
-        told.append(_minimum(title, trace, best, because))
+        yield _minimum(title, trace, best, because)
     for trace, words in TRACES.items():
         means = pd.concat([of_network.groupby("gamma")[[trace, "ece"]].mean() for of_network in runs.values()])
         ranks = numbers.rank_correlation(means[trace], means.ece)
         claim = f"CIFAR-10, over networks and γ: ECE as trained grows with the trace ({words}; rank correlation)"
-        told.append(Claim("K 4.2", claim, numbers.verdict(ranks, falls=False), shown(ranks)))
-    return told
+        yield Claim("K 4.2", claim, numbers.verdict(ranks, falls=False), shown(ranks))
 
 
 def _minimum(title: str, trace: str, best: Minimum, because: str) -> Claim:
@@ -171,15 +166,14 @@ def _minimum(title: str, trace: str, best: Minimum, because: str) -> Claim:
 # ---- tables
 
 
-def slopes_table(runs) -> str:
+def slopes_table(runs):
     """Change in % for a unit of gamma, of the logarithm; ECE as trained without and with the largest gamma, in %."""
-    names, rows = ("lambda_max own val", "lambda_max CE val", "trace own val", "trace CE val"), []
+    names = ("lambda_max own val", "lambda_max CE val", "trace own val", "trace CE val")
+    yield "network", *(CURVATURE[name].title for name in names), "ECE, γ = 0", "ECE, largest γ"
     for network, group in by_network(runs).items():
         slopes = [shown(along(group, name), scale=100, signed=True) if has_log(group, name) else "" for name in names]
-        ends = [f"{100 * rows_where(group, gamma=gamma).ece.mean():.1f}" for gamma in (0.0, group.gamma.max())]
-        rows.append([NETWORKS[network][0], *slopes, *ends])
-    heads = ["network", *(CURVATURE[name].title for name in names), "ECE, γ = 0", "ECE, largest γ"]
-    return numbers.markdown(heads, rows)
+        ends = 100 * group.groupby("gamma").ece.mean().iloc[[0, -1]]
+        yield NETWORKS[network][0], *slopes, *ends.map("{:.1f}".format)
 
 
 def _slopes(runs, names: Iterable[str]) -> Iterator[list[str]]:
@@ -194,16 +188,14 @@ def of_networks(runs):
     """Of each network: curvature by gamma, its changes from gamma 0, and outputs."""
     tables, less = {}, {"ece": Number("ECE less that at γ = 0, %", 100)}
     for network, of_network in by_network(runs).items():
-        gammas, columns = of_gamma(of_network), numbers.means(CURVATURE)
-        base = gammas["0"]
-        rows = [[gamma, *(cell(group) for cell in columns.values())] for gamma, group in gammas.items()]
-        tables[f"{network} curvature"] = numbers.markdown(["γ", *columns], [*rows, *_slopes(of_network, CURVATURE)])
-        outputs = numbers.means(ENDS) | numbers.changes(less, base)
+        gammas, means = of_gamma(of_network), numbers.means(CURVATURE)
+        rows = [[gamma, *(cell(group) for cell in means.values())] for gamma, group in gammas.items()]
+        tables[f"{network} curvature"] = [["γ", *means], *rows, *_slopes(of_network, CURVATURE)]
+        outputs = numbers.means(ENDS) | numbers.changes(less, gammas["0"])
         tables[f"{network} outputs"] = numbers.table(["γ"], gammas, outputs)
-        changes = {}
+        base, changes = gammas.pop("0"), {}
         for name, number in CURVATURE.items():
             changes |= (numbers.ratios if has_log(of_network, name) else numbers.changes)({name: number}, base)
-        del gammas["0"]
         tables[f"{network} changes"] = numbers.table(["γ"], gammas, changes)
     return tables
 
@@ -220,12 +212,10 @@ def attribution(runs):
 
 def other_vectors(runs):
     """Of each network: the change of both traces along gamma, and of the sums of their parts, by other vectors."""
-    rows = [
-        [NETWORKS[name][0], *row]
-        for name, of_network in by_network(runs).items()
-        for row in _slopes(of_network, BY_PARTS)
-    ]
-    return numbers.markdown(["network", "", *BY_PARTS.values()], rows)
+    yield "network", "", *BY_PARTS.values()
+    for network, of_network in by_network(runs).items():
+        for row in _slopes(of_network, BY_PARTS):
+            yield NETWORKS[network][0], *row
 
 
 def minima_table(runs):
@@ -234,15 +224,14 @@ def minima_table(runs):
     By one parabola for all networks on CIFAR-10, and without each of them; over logarithms where all traces have one.
     """
     every = images(runs)
-    kinds, rows = {"within networks": every, "together": every}, []
-    for network in every:
-        kinds[f"together, without {NETWORKS[network][0]}"] = {
-            at: of_network for at, of_network in every.items() if at != network
-        }
-    for title, of_network in kinds.items():
-        shares = [shared_minimum(of_network, trace, within=title == "within networks").share for trace in BY_PARTS]
-        rows.append([title, *(numbers.plain(100 * share) for share in shares)])
-    return numbers.markdown(["", *BY_PARTS.values()], rows)
+    kinds = {"within networks": every, "together": every}
+    for left in every:
+        others = {network: of_network for network, of_network in every.items() if network != left}
+        kinds[f"together, without {NETWORKS[left][0]}"] = others
+    yield "", *BY_PARTS.values()
+    for title, of_kind in kinds.items():
+        minima = (shared_minimum(of_kind, trace, within=title == "within networks") for trace in BY_PARTS)
+        yield title, *(numbers.plain(100 * best.share) for best in minima)
 
 
 # ---- figures
@@ -264,8 +253,7 @@ def curvature(runs):
         pair[1].set_xlabel("γ of the training loss")
     axes[0, 0].set_ylabel("λ_max on val")
     axes[1, 0].set_ylabel("trace on val")
-    figures.legend(figure, "upper center")
-    return figure
+    return figures.legend(figure, "upper center")
 
 
 def trace_and_ece(runs):
@@ -274,24 +262,24 @@ def trace_and_ece(runs):
     A row of panels for CIFAR-10, one for digits and one for graphs, of those that have runs.
     """
     networks = by_network(runs)
-    kinds = (IMAGES, (DIGITS,), GRAPHS)
-    rows = [group for kind in kinds if (group := {at: networks[at] for at in kind if at in networks})]
+    looks = {network: figures.look(place) for place, network in enumerate(networks)}
+    kinds = [networks.keys() & kind for kind in (IMAGES, (DIGITS,), GRAPHS)]
+    rows = [[network for network in networks if network in kind] for kind in kinds if kind]
     figure, axes = figures.panels(len(rows), 2, 9.4, 3.9 * len(rows) + 0.5, sharey="row")
-    for line, group in zip(axes, rows, strict=True):
+    for line, row in zip(axes, rows, strict=True):
         for axis, (of, words) in zip(line, SURFACE.items(), strict=True):
             trace = f"trace {of} val"
-            for network, of_network in group.items():
-                look, title = figures.look(list(networks).index(network)), NETWORKS[network][0]
+            for network in row:
+                of_network, look, title = networks[network], looks[network], NETWORKS[network][0]
                 axis.scatter(of_network[trace], 100 * of_network.ece, s=16, alpha=0.5, linewidths=0, **look)
                 means = of_network.groupby("gamma")[[trace, "ece"]].mean()
                 axis.plot(means[trace], 100 * means.ece, label=f"{title}, n = {of_network.seed.nunique()}", **look)
                 axis.plot(means[trace].iloc[0], 100 * means.ece.iloc[0], **look, markerfacecolor="white", zorder=3)
-            if all(has_log(of_network, trace) for of_network in group.values()):
+            if all(has_log(networks[network], trace) for network in row):
                 figures.logarithmic(axis, "x")
             axis.set_xlabel(f"trace of the Hessian of {words} on val")
         line[0].set_ylabel("test ECE as trained, %")
-    figures.legend(figure, "upper center", 3, "open: γ = 0")
-    return figure
+    return figures.legend(figure, "upper center", 3, "open: γ = 0")
 
 
 QUESTION = Question(

@@ -18,8 +18,8 @@ as with its trace (with noise borne the other way), but for the noise that adds 
 5. with accuracy and p of the label held fixed none of them is told from 0.
 """
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from scipy import special
 
 from experiments import figures, jobs, numbers
 from experiments.numbers import OUTPUTS, Claim, Interval, Number, rows_where, shown
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Question
 from focalgeo import records
 
 CONFIG = "configs/digits_gamma.py"
@@ -50,10 +50,7 @@ WAYS = {  # of training -> title, and what its job has beside the config
     "adafocal": ("AdaFocal", _loss("adafocal_loss")),
     "dual": ("dual focal, γ = 3", _loss("dual_focal_loss", gamma=3.0)),
     "trace": ("trace penalty, 0.004", _loss("cross_entropy", trace_penalty=0.004)),
-    "gn_trace": (
-        "Gauss-Newton penalty, 0.004",
-        _loss("cross_entropy", trace_penalty=0.004, trace_of="gauss_newton"),
-    ),
+    "gn_trace": ("Gauss-Newton penalty, 0.004", _loss("cross_entropy", trace_penalty=0.004, trace_of="gauss_newton")),
     "sam": ("SAM, 0.05", _loss("cross_entropy") | {"optimizer.sam_radius": 0.05}),
     "asam": ("ASAM, 1", _loss("cross_entropy") | {"optimizer.sam_radius": 1.0, "optimizer.sam_adaptive": True}),
 }
@@ -90,13 +87,13 @@ MEASURED = {
 }
 
 
-def p_y(run: dict, rows: list, workdir: Path) -> dict[str, float]:
+def p_y(run, rows, workdir):
     """The mean probability of the label on test."""
     test = records.read_predictions(workdir / "members" / f"seed={run['seed']}", "test")
     return {"p_y": float(special.softmax(test.logits, -1)[np.arange(len(test.labels)), test.labels].mean())}
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """A sweep over seeds for each way of training."""
     for way, (_, fields) in WAYS.items():
         beside = {"sweep.gamma": (), "evaluation.methods": ("temperature_scaling",), "curvature.sharpness": True}
@@ -132,33 +129,29 @@ def within(runs, *names: str) -> Interval:
 
 def claims(runs):
     """ECE as trained against each curvature, between and within ways of training, plain and held fixed."""
-    told = []
-    for words, correlation in (("between ways of training", between), ("within a way of training", within)):
-        for name, (title, _) in CURVATURE.items():
-            held, free = correlation(runs, name, "ece", *FIXED), correlation(runs, name, "ece")
-            falls = "sigma" in name  # the larger, the flatter
-            moves = "falls" if falls else "grows"
-            claim = f"{words}, accuracy and p_y held fixed: ECE as trained {moves} with {title}"
-            because = f"rank correlation {shown(held, signed=True)}; nothing held fixed {shown(free, signed=True)}"
-            told.append(Claim("focalgeo", claim, numbers.verdict(held, falls=falls), because))
-    return told
+    ways = {"between ways of training": between, "within a way of training": within}
+    for (words, correlation), (name, (title, _)) in product(ways.items(), CURVATURE.items()):
+        held, free = correlation(runs, name, "ece", *FIXED), correlation(runs, name, "ece")
+        falls = "sigma" in name  # the larger, the flatter
+        claim = f"{words}, accuracy and p_y held fixed: ECE as trained {'falls' if falls else 'grows'} with {title}"
+        because = f"rank correlation {shown(held, signed=True)}; nothing held fixed {shown(free, signed=True)}"
+        yield Claim("focalgeo", claim, numbers.verdict(held, falls=falls), because)
 
 
 def correlations_table(runs, correlation: Callable):
     """Each curvature against each measure of calibration, plain and with accuracy and p_y held fixed."""
-    rows = []
-    for name, (title, _) in CURVATURE.items():
-        correlations = [correlation(runs, name, other, *fixed) for other in CALIBRATION for fixed in ((), FIXED)]
-        rows.append([title, *(shown(value, signed=True, digits=2) for value in correlations)])
     titles = [OUTPUTS[name].title.removesuffix(", %") for name in CALIBRATION]
-    return numbers.markdown(["curvature", *(f"{title}{end}" for title in titles for end in ("", ", held fixed"))], rows)
+    yield "curvature", *(f"{title}{end}" for title in titles for end in ("", ", held fixed"))
+    for name, (title, _) in CURVATURE.items():
+        correlations = (correlation(runs, name, other, *fixed) for other, fixed in product(CALIBRATION, ((), FIXED)))
+        yield title, *(shown(value, signed=True, digits=2) for value in correlations)
 
 
 def confidence_table(runs):
     """Rank correlations over ways of training with the mean p of the label."""
-    titles = {"ece": OUTPUTS["ece"].title} | {name: title for name, (title, _) in CURVATURE.items()}
-    rows = [[title, shown(between(runs, name, "p_y"), signed=True, digits=2)] for name, title in titles.items()]
-    return numbers.markdown(["", "with the mean p of the label"], rows)
+    yield "", "with the mean p of the label"
+    for name, (title, _) in ({"ece": OUTPUTS["ece"]} | CURVATURE).items():
+        yield title, shown(between(runs, name, "p_y"), signed=True, digits=2)
 
 
 def outputs_table(runs):
@@ -171,21 +164,17 @@ def outputs_table(runs):
 
 def trace_and_ece(runs):
     """ECE as trained against both traces on val: each run faint, the mean of each way, named in the legend."""
-    names = {
-        "trace CE val": "trace of cross-entropy's Hessian on val",
-        "trace own val": "trace of the own loss's Hessian",
-    }
-    figure, axes = figures.panels(1, 2, 9.4, 4.6, sharey=True)
-    for axis, (name, label) in zip(axes[0], names.items(), strict=True):
+    traces = {"CE": "trace of cross-entropy's Hessian on val", "own": "trace of the own loss's Hessian"}
+    figure, panels = figures.row(traces.items(), 9.4, 4.6, sharey=True)
+    for axis, (of, label) in panels:
         for place, (title, group) in enumerate(groups(runs).items()):
-            look = figures.look(place)
-            axis.scatter(group[name], 100 * group.ece, s=8, alpha=0.25, linewidths=0, **look)
-            axis.scatter(group[name].mean(), 100 * group.ece.mean(), s=46, edgecolor="white", label=title, **look)
+            look, trace = figures.look(place), group[f"trace {of} val"]
+            axis.scatter(trace, 100 * group.ece, s=8, alpha=0.25, linewidths=0, **look)
+            axis.scatter(trace.mean(), 100 * group.ece.mean(), s=46, edgecolor="white", label=title, **look)
         figures.logarithmic(axis, "x", "y")
         axis.set_xlabel(label)
-    axes[0, 0].set_ylabel(f"test ECE as trained, %, n = {runs.seed.nunique()} seeds")
-    figures.legend(figure, "right center", 1)
-    return figure
+    figure.axes[0].set_ylabel(f"test ECE as trained, %, n = {runs.seed.nunique()} seeds")
+    return figures.legend(figure, "right center", 1)
 
 
 QUESTION = Question(

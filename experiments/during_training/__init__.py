@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from experiments import cells as stored
 from experiments import figures, numbers
 from experiments.cells import DIAGNOSED, LOSSES, SAME_ERROR
-from experiments.numbers import Number, rows_where
+from experiments.numbers import Number, means, rows_where, told
 from experiments.question import Flags, Parts, Question
 
 # gamma's p0, above which focal loss has the smaller gradient at equal p_y (M, Prop. 1), up to an edge of the histogram
@@ -98,8 +98,8 @@ SURER = (  # the same of FLA-53
 
 
 def read(flags: Flags) -> Parts:
-    """The runs that were measured at every epoch; all cells of CIFAR-10: those that fit, or else before the fit."""
-    cells = stored.compared("cifar10", scale=flags.scale) or stored.compared("cifar10_before_fit")
+    """All cells of CIFAR-10, and those that were measured at every epoch."""
+    cells = stored.compared("cifar10", scale=flags.scale)
     return {"runs": [run for run in cells if "diagnostics" in run], "cells": pd.DataFrame(cells)}
 
 
@@ -110,14 +110,12 @@ def by_epoch(runs) -> pd.DataFrame:
     """A row for each run and epoch: its curves by split and name, error and ECE in %."""
     tables = []
     for run in runs.itertuples():
-        diagnostics = run.diagnostics
-        curves = {
-            f"{split} {name}": values for split, means in diagnostics["means"].items() for name, values in means.items()
-        }
-        table = pd.DataFrame(curves | {"weight norm": diagnostics["weight_norm"]}, dtype=float)
-        table[[name for name in table if name.endswith(("error", "ece"))]] *= 100
-        tables.append(table.assign(loss=run.loss, seed=run.seed, epoch=diagnostics["epochs"]))
-    return pd.concat(tables, ignore_index=True)
+        curves = pd.json_normalize(run.diagnostics["means"], sep=" ")
+        curves["weight norm"], curves["epoch"] = [run.diagnostics["weight_norm"]], [run.diagnostics["epochs"]]
+        tables.append(curves.explode(list(curves)).astype(float).assign(loss=run.loss, seed=run.seed))
+    table = pd.concat(tables, ignore_index=True)
+    table[[name for name in table if name.endswith(("error", "ece"))]] *= 100
+    return table
 
 
 def bins(runs, name: str) -> pd.DataFrame:
@@ -150,12 +148,11 @@ def measured(runs) -> pd.DataFrame:
     sure["share"] *= sure.lower > 0.959
     table["train, surest bin"] = sure.groupby(keys).share.sum()
     high = bins(runs, "true_class_probability")
-    high = high.assign(least=high.loss.map(THRESHOLDS) - 1e-3).dropna()
-    table["train, p_y above p0"] = high[high.lower > high.least].groupby(keys).share.sum()
+    high = high[high.lower > high.loss.map(THRESHOLDS) - 1e-3]
+    table["train, p_y above p0"] = high.groupby(keys).share.sum()
     first, midway, end = (table.loc[epoch] for epoch in whens(runs))
     others = {"first": first, "midway": midway, "late": end - midway}
-    others = [other.add_suffix(f", {when}") for when, other in others.items()]
-    every = end.join(others)
+    every = end.join([other.add_suffix(f", {when}") for when, other in others.items()])
     return s99_of(runs).merge(every, left_on=["loss", "seed"], right_index=True)
 
 
@@ -183,36 +180,31 @@ def network(runs) -> str:
 
 def claims(runs, cells):
     """Every statement with its verdict; those of several losses one by one."""
-    curves, told = measured(runs), []
+    curves = measured(runs)
     for source, words, name, falls in LATE:
         what = "change of the share in %" if name == "train, surest bin" else "change"
         late = numbers.level(curves, f"{name}, late", loss="ce")
-        told.append(numbers.told(source, f"CE, late in training: {words}", late, what=what, falls=falls))
-    policy = [loss for loss in ("fla53", "flsd53") if loss in set(cells.loss)][:1]  # older cells have the later one
-    images = images_of(cells)
-    of_images = [loss for loss in ("fla53", "brier", "mmce", *THRESHOLDS) if loss in set(images.loss)]
-    groups = ((curves, THRESHOLDS, BESIDE), (images, of_images, IMAGES), (s99_of(cells), policy, SURER))
+        yield told(source, f"CE, late in training: {words}", late, what=what, falls=falls)
+    imaged = ("fla53", "brier", "mmce", *THRESHOLDS)
+    groups = ((curves, THRESHOLDS, BESIDE), (images_of(cells), imaged, IMAGES), (s99_of(cells), ("fla53",), SURER))
     for table, losses, statements in groups:
         for (source, words, name, falls), loss in product(statements, losses):
             less = numbers.change(rows_where(table, loss=loss), rows_where(table, loss="ce"), name)
-            how = {"falls": falls, "margin": SAME_ERROR if name == "error" else 0.0}
-            told.append(numbers.told(source, f"{LOSSES[loss]} beside CE: {words}", less, **how))
-    return told
+            margin = SAME_ERROR if name == "error" else 0.0
+            yield told(source, f"{LOSSES[loss]} beside CE: {words}", less, falls=falls, margin=margin)
 
 
 def s99(cells):
     """Table 6: all losses that have runs."""
-    numbers_of = {title: Number(title) for title in S99}
-    return numbers.table(["loss"], stored.by_loss(s99_of(cells)), numbers.means(numbers_of))
+    return numbers.table(["loss"], stored.by_loss(s99_of(cells)), means({title: Number(title) for title in S99}))
 
 
 def end(runs):
     """Means over seeds at the last epoch, one row a quantity."""
     losses = stored.by_loss(measured(runs))
-    rows = [[title, *map(cell, losses.values())] for title, cell in numbers.means(END).items()]
-    return numbers.markdown(
-        ["at the last epoch", *(f"{loss}, n = {len(group)}" for loss, group in losses.items())], rows
-    )
+    yield "at the last epoch", *(f"{loss}, n = {len(group)}" for loss, group in losses.items())
+    for title, cell in means(END).items():
+        yield title, *map(cell, losses.values())
 
 
 # ---- what results.json holds
@@ -234,6 +226,7 @@ def brief(runs) -> pd.DataFrame:
 
 # ---- figures
 
+DRAWN = ("reliability", "gradient_norm", "true_class_probability")
 OVERLAID = {"ce": figures.BLUE, "fl3": figures.RED}
 LEAST_NORM = 1e-5  # the least gradient norm that is drawn
 LEAST_SHARE = 0.1  # % of the examples: the accuracy of a bin of fewer says little
@@ -242,8 +235,7 @@ LEAST_SHARE = 0.1  # % of the examples: the accuracy of a bin of fewer says litt
 def _finished(figure: Figure, runs) -> Figure:
     examples = runs.diagnostics.iloc[0]["examples"]["test"]
     title = f"CIFAR-10 (JPEG), {network(runs)}, {examples:,} images a split, n = {runs.seed.nunique()} seeds"
-    figures.legend(figure, "upper center", title=title)
-    return figure
+    return figures.legend(figure, "upper center", title=title)
 
 
 def curves(runs, names: Sequence[Sequence[str]]):
@@ -265,24 +257,23 @@ def examples(runs):
     The first row has the accuracy by confidence, the others histograms.
     """
     figure, axes = figures.panels(4, 3, 9.6, 11, sharex="row", sharey="row")
-    sure, norms, probabilities = (
-        bins(runs, name) for name in ("reliability", "gradient_norm", "true_class_probability")
-    )
+    sure, norms, probabilities = (bins(runs, name) for name in DRAWN)
+    norms = norms[norms.lower > 0]  # a bin from 0 has no logarithm
     for column, epoch in zip(axes.T, whens(runs), strict=True):
         column[0].set_title(f"after epoch {epoch:g}")
         column[0].plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
         column[2].set(xscale="log", xlim=(LEAST_NORM, None))
         for loss, colour in OVERLAID.items():
-            group = rows_where(sure, loss=loss, epoch=epoch)
+            group, *others = (rows_where(table, loss=loss, epoch=epoch) for table in (sure, norms, probabilities))
+            seeds = group.seed.nunique()
             sums = group.assign(right=group.share * group.accuracy).groupby("lower")[["share", "right"]].sum()
-            sums = sums[sums.share >= LEAST_SHARE * group.seed.nunique()]
+            sums = sums[sums.share >= LEAST_SHARE * seeds]
             column[0].plot(sums.index + 0.02, sums.right / sums.share, "o", color=colour, fillstyle="none")
-            tables = (sure, norms[norms.lower > 0], probabilities)  # a bin from 0 has no logarithm
-            for axis, table in zip(column[1:], tables, strict=True):
-                group = rows_where(table, loss=loss, epoch=epoch)
-                middles, edges = (group.lower + group.upper) / 2, np.unique(group[["lower", "upper"]])
-                style = {"histtype": "step", "linewidth": 1.4, "color": colour, "label": LOSSES[loss]}
-                axis.hist(middles, edges, weights=group.share / group.seed.nunique(), **style)
+            style = {"histtype": "step", "linewidth": 1.4, "color": colour, "label": LOSSES[loss]}
+            for axis, of in zip(column[1:], (group, *others), strict=True):
+                axis.hist(
+                    (of.lower + of.upper) / 2, np.unique(of[["lower", "upper"]]), weights=of.share / seeds, **style
+                )
     for row, label in zip(axes, ("confidence", "confidence", "gradient norm at the last layer", "$p_y$"), strict=True):
         row[1].set_xlabel(label)
         row[0].set_ylabel("training examples, %")
@@ -298,7 +289,7 @@ QUESTION = Question(
     tables={
         "end of training": end,
         "s99": s99,
-        "images": lambda cells: numbers.table(["loss"], stored.by_loss(images_of(cells)), numbers.means(WRONG)),
+        "images": lambda cells: numbers.table(["loss"], stored.by_loss(images_of(cells)), means(WRONG)),
     },
     figures={
         "by_outcome": partial(curves, names=BY_OUTCOME),

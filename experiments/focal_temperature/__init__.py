@@ -11,6 +11,7 @@ losses of which two seeds or more are stored.
 
 import json
 import warnings
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -27,7 +28,8 @@ from focalgeo.theory import matching_temperature
 
 TABLE_1 = json.loads((HERE / "focal_temperature" / "table1.json").read_text(encoding="utf-8"))
 T, FOCAL_T = "temperature_scaling", "focal_temperature_scaling"
-OTHERS = "others"
+OTHERS, HERE_TRAINED = "others", "trained here"
+NAMES = {"gamma": "calibration_gamma"}  # of a fit -> in runs
 STRAIGHT = 0.9  # correlation of T and gamma above which they are called linear (PAPERS: corr > .9)
 SAME = 0.1  # points of ECE, within which two searches count as equal
 FITS = (  # of others' outputs
@@ -45,9 +47,7 @@ def measure(val: halves.Pair, test: halves.Pair) -> dict[str, Any]:
     """A run of the same form as the cells', of fits on val; a fit that ends at the grid's end gamma -0.5 may."""
 
     def metrics(log_probs):
-        return {
-            name: float(value) for name, value in calibration.all_metrics(log_probs, test[1], names=METRICS).items()
-        }
+        return {name: float(of) for name, of in calibration.all_metrics(log_probs, test[1], names=METRICS).items()}
 
     scores, fits = {"uncalibrated": metrics(calibration.temperature_scaling(test[0], 1.0))}, {}
     for method, criterion in FITS:
@@ -55,11 +55,8 @@ def measure(val: halves.Pair, test: halves.Pair) -> dict[str, Any]:
             warnings.simplefilter("ignore", calibration.ConvergenceWarning)
             fitted = calibration.fit(method, *val, criterion=criterion)
         scores[f"{method}/{criterion}"] = metrics(fitted.predict_log_proba(test[0]))
-        fits[f"{method}/{criterion}"] = {
-            "calibration_gamma" if name == "gamma" else name: float(number)
-            for name, number in fitted.parameters.items()
-            if np.ndim(number) == 0
-        }
+        numbers_of = {name: float(number) for name, number in fitted.parameters.items() if np.ndim(number) == 0}
+        fits[f"{method}/{criterion}"] = {NAMES.get(name, name): number for name, number in numbers_of.items()}
     run = {"task": OTHERS, "classes": val[0].shape[-1], "metrics": {"test": scores}, "fits": fits}
     return run | {"temperatures": {"gammas": GAMMAS, "val": temperatures(*val, GAMMAS)}}
 
@@ -72,15 +69,20 @@ def together(cells, others) -> pd.DataFrame:
     runs = pd.concat([cells, others], ignore_index=True)
     of_cells = runs.task.map({name: task.title for name, task in TASKS.items()}) + ", " + runs.loss.map(LOSSES)
     parts = [pd.json_normalize(runs[name].tolist(), sep=" ") for name in ("metrics", "fits", "temperatures")]
-    if "line" in runs:  # older cells have none
-        lines = [line if isinstance(line, dict) else {} for line in runs.line]
-        parts.append(pd.json_normalize(lines, sep=" ").add_prefix("line "))
+    lines = [line if isinstance(line, dict) else {} for line in runs.line]  # older cells have none
+    parts.append(pd.json_normalize(lines, sep=" ").add_prefix("line "))
     return pd.concat([runs.assign(title=of_cells.fillna("others' " + runs.loss)), *parts], axis=1)
 
 
-def by_title(cells, others) -> dict[str, pd.DataFrame]:
-    """Network -> its runs."""
-    return dict(iter(together(cells, others).groupby("title", sort=False)))
+def by_title(cells, others) -> Iterable[tuple[str, pd.DataFrame]]:
+    """Each network with its runs."""
+    return together(cells, others).groupby("title", sort=False)
+
+
+def by_source(runs) -> dict[str, pd.DataFrame]:
+    """Data set, or file of others' outputs -> its runs."""
+    titles = runs.task.map({task: f"{HERE_TRAINED}, {TASKS[task].title}" for task in TASKS}).fillna(runs.title)
+    return dict(list(runs.groupby(titles, sort=False)))
 
 
 def metric(runs, method: str, name: str) -> pd.Series:
@@ -108,9 +110,10 @@ def choice_gain(runs, method: str, name: str) -> Interval:
 
 def slopes(runs, criterion: str) -> pd.DataFrame:
     """Slope of the best T on val over gamma_ev up to 1, and their correlation."""
-    lines, at = [], np.array(GAMMAS) <= 1
-    for temperatures_ in runs[f"val {criterion}"]:
-        gammas, best = np.array(GAMMAS)[at], np.array(temperatures_)[at]
+    at = np.array(GAMMAS) <= 1
+    gammas, lines = np.array(GAMMAS)[at], []
+    for of_run in runs[f"val {criterion}"]:
+        best = np.array(of_run)[at]
         lines.append((np.polyfit(gammas, best, 1)[0], np.corrcoef(gammas, best)[0, 1] if np.ptp(best) else 0.0))
     return pd.DataFrame(lines, runs.index, ["slope", "correlation"])
 
@@ -120,14 +123,13 @@ def best_temperature(runs, split: str) -> pd.Series:
     return runs[f"{split} nll"].str[GAMMAS.index(0.0)]
 
 
-def mean(values: pd.Series, runs) -> Interval:
-    """Over the seeds of a network; halves of the same examples overlap, which widens their interval."""
-    values = values[runs.index].dropna()
-    return numbers.resampled_interval(values) if (runs.task == OTHERS).all() else interval(values)
+def mean(runs, values: pd.Series) -> Interval:
+    """The mean over networks, by seed, over the seeds that all of them have; those of one seed are left out.
 
-
-def over_losses(runs, values: pd.Series) -> Interval:
-    """The mean over tasks and losses, by seed, over the seeds that all of them have; those of one seed are left out."""
+    Of others' outputs over halves of the same examples, which overlap: their interval is wider.
+    """
+    if (runs.task == OTHERS).all():
+        return numbers.resampled_interval(values.dropna())
     table = runs.assign(value=values).pivot(index="seed", columns="title", values="value").dropna(axis=1, how="all")
     counts = table.count()
     table = table.loc[:, counts > 1] if (counts > 1).any() else table
@@ -136,54 +138,46 @@ def over_losses(runs, values: pd.Series) -> Interval:
 
 def claims(cells, others):
     """Of each statement a claim over all trained networks, and for each file of others' outputs."""
-    runs, told = together(cells, others), []
-    trained, files = runs[runs.task != OTHERS], runs[runs.task == OTHERS].groupby("title", sort=False)
-    for name, title in (("adaptive_ece", "AdaECE"), ("ece", "ECE"), ("nll", "NLL")):
-        gains = gain(runs, name)
-        every = {"trained here": over_losses(trained, gains)}
-        for task, group in trained.groupby("task", sort=False):
-            every[f"trained here, {TASKS[task].title}"] = over_losses(group, gains)
-        for label, value in (every | {file: mean(gains, group) for file, group in files}).items():
-            claim = f"{label}: focal temperature scaling by {title} lowers test {title} against temperature scaling"
-            told.append(numbers.told("F Table 1", claim, value, falls=False, what="gain", unit="%"))
-    own = over_losses(trained, gain(runs, "adaptive_ece"))
+    runs = together(cells, others)
+    trained, sources = runs[runs.task != OTHERS], by_source(runs)
+    files = {label: group for label, group in sources.items() if HERE_TRAINED not in label}
+    higher = {"falls": False, "what": "gain", "unit": "%"}
+    gained = (("adaptive_ece", "AdaECE"), ("ece", "ECE"), ("nll", "NLL"))
+    for (name, title), (label, group) in product(gained, ({HERE_TRAINED: trained} | sources).items()):
+        claim = f"{label}: focal temperature scaling by {title} lowers test {title} against temperature scaling"
+        yield numbers.told("F Table 1", claim, mean(group, gain(group, name)), **higher)
+    own = mean(trained, gain(trained, "adaptive_ece"))
     claim = "trained here: the focal map's gain in AdaECE lies between the paper's least and largest, 4 to 47%"
-    told.append(Claim("F Table 1", claim, numbers.inside(own, 4, 47), f"gain {shown(own)}%; the paper's mean is 24.5%"))
-    groups = {f"trained here, {TASKS[task].title}": of for task, of in trained.groupby("task", sort=False)}
-    groups |= {file: group for file, group in files}
+    yield Claim("F Table 1", claim, numbers.inside(own, 4, 47), f"gain {shown(own)}%; the paper's mean is 24.5%")
     choices = (("adaptive_ece", "AdaECE", "NLL", 20), ("nll", "NLL", "AdaECE", 1))
-    for (name, title, other, printed), (label, group) in product(choices, groups.items()):
+    for (name, title, other, printed), (label, group) in product(choices, sources.items()):
         claim = f"{label}: T chosen by {title} in place of {other} lowers test {title} (in the paper by {printed}%)"
-        how = {"falls": False, "what": "gain", "unit": "%"}
-        told.append(numbers.told("F 5.2", claim, choice_gain(group, T, name), **how))
+        yield numbers.told("F 5.2", claim, choice_gain(group, T, name), **higher)
     for criterion in ("ece", "nll"):
         lines = slopes(runs, criterion)
         rising = ((lines.slope > 0) & (lines.correlation > STRAIGHT)).sum()
         claim = f"the best T by {criterion.upper()} rises with gamma_ev along a line (correlation above {STRAIGHT:g})"
         because = f"in {rising} of {len(lines)} runs; least correlation {lines.correlation.min():.3f}"
-        told.append(Claim("F Fig. 8", claim, SHOWS if rising == len(lines) else NOT, because))
+        yield Claim("F Fig. 8", claim, SHOWS if rising == len(lines) else NOT, because)
     for title, group in trained[trained.loss.isin(["fl1", "fl2", "fl3"])].groupby("title", sort=False):
         value = interval(best_temperature(group, "train"))
-        claim = f"{title}: T on train is between 0.4 and 0.5"
-        told.append(Claim("F 4.1", claim, numbers.inside(value, 0.4, 0.5), f"T {shown(value)}"))
-    more = metric(runs, f"{FOCAL_T}/line_search", "ece") - metric(runs, f"{FOCAL_T}/ece", "ece")
-    every = {"trained here": over_losses(trained, more)} | {file: mean(more, group) for file, group in files}
-    for label, value in every.items():
+        yield Claim(
+            "F 4.1", f"{title}: T on train is between 0.4 and 0.5", numbers.inside(value, 0.4, 0.5), f"T {shown(value)}"
+        )
+    for label, group in ({HERE_TRAINED: trained} | files).items():
+        more = mean(group, metric(group, f"{FOCAL_T}/line_search", "ece") - metric(group, f"{FOCAL_T}/ece", "ece"))
         claim = (
             f"{label}: the line through the ends of the gammas has a test ECE at most {SAME:g} point above the grid's"
         )
-        told.append(numbers.told("F 5.2", claim, value, margin=SAME))
-    if "line adaptive_ece test" in trained:
-        along, plain, grid = (
-            trained["line adaptive_ece test"] * 100,
-            *(metric(trained, f"{method}/adaptive_ece", "adaptive_ece") for method in (T, FOCAL_T)),
-        )
-        kept = trained[along.notna()]
-        claim = f"3 m points along the line up to gamma 1 have a test AdaECE at most {SAME:g} point above the grid's"
-        told.append(numbers.told("F 5.2", claim, over_losses(kept, along - grid), margin=SAME))
-        claim = "3 m points along the line up to gamma 1 have a lower test AdaECE than temperature scaling"
-        told.append(numbers.told("F 5.2", claim, over_losses(kept, along - plain)))
-    return told
+        yield numbers.told("F 5.2", claim, more, margin=SAME)
+    along = trained[trained["line adaptive_ece test"].notna()]
+    for words, method, margin in (
+        (f"test AdaECE at most {SAME:g} point above the grid's", FOCAL_T, SAME),
+        ("lower test AdaECE than temperature scaling", T, 0.0),
+    ):
+        more = 100 * along["line adaptive_ece test"] - metric(along, f"{method}/adaptive_ece", "adaptive_ece")
+        claim = f"3 m points along the line up to gamma 1 have a {words}"
+        yield numbers.told("F 5.2", claim, mean(along, more), margin=margin)
 
 
 # ---- tables
@@ -191,19 +185,18 @@ def claims(cells, others):
 
 def table_1(cells, others):
     """Laid out as the paper's Table 1: NLL by NLL and AdaECE by AdaECE, T and gamma, both methods, and the gains."""
-    rows = []
-    for title, group in by_title(cells, others).items():
-        row = [title, len(group), shown(mean(metric(group, "uncalibrated", "accuracy"), group))]
-        for name in ("nll", "adaptive_ece"):
-            row += [shown(mean(metric(group, f"{method}/{name}", name), group)) for method in (T, FOCAL_T)]
-            row.append(shown(mean(gain(group, name), group), signed=True))
-        plain, focal, gamma = (group[name].mean() for name in FITTED)
-        rows.append([*row, f"{plain:.3g}", f"{gamma:.2g}, {focal:.3g}"])
-        of_paper = TABLE_1["CIFAR-10"].get(group.loss.iloc[0]) if group.task.iloc[0] == "cifar10" else None
-        if of_paper:
-            rows.append(["paper, CIFAR-10, ResNet-50", 5, *_of_paper(*of_paper.values())])
     heads = ["outputs", "seeds", "accuracy, %", "NLL, T", "NLL, focal T", "gain, %", "AdaECE, T", "AdaECE, focal T"]
-    return numbers.markdown([*heads, "gain, %", "T by AdaECE", "gamma, T by AdaECE"], rows)
+    yield [*heads, "gain, %", "T by AdaECE", "gamma, T by AdaECE"]
+    for title, group in by_title(cells, others):
+        row = [title, len(group), shown(mean(group, metric(group, "uncalibrated", "accuracy")))]
+        for name in ("nll", "adaptive_ece"):
+            row += [shown(mean(group, metric(group, f"{method}/{name}", name))) for method in (T, FOCAL_T)]
+            row.append(shown(mean(group, gain(group, name)), signed=True))
+        plain, focal, gamma = group[list(FITTED)].mean()
+        yield *row, f"{plain:.3g}", f"{gamma:.2g}, {focal:.3g}"
+        of_paper = TABLE_1["CIFAR-10"].get(group.loss.iloc[0])
+        if of_paper and group.task.iloc[0] == "cifar10":
+            yield "paper, CIFAR-10, ResNet-50", 5, *_of_paper(*of_paper.values())
 
 
 def _of_paper(plain, focal):
@@ -216,15 +209,14 @@ def _of_paper(plain, focal):
 
 def train_table(cells, others):
     """Of each trained network: the best T on train, on val, and val over train, which generalisation is left with."""
-    rows, gammas = [], {"fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl7": 7.0}
-    for title, group in by_title(cells, others).items():
+    yield "network", "T_train", "T on val", "T_gen = T on val / T_train", "T of the focal map (theory)"
+    gammas = {"fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl7": 7.0}
+    for title, group in by_title(cells, others):
         if OTHERS not in group.task.values:
             on_train, on_val = (best_temperature(group, split) for split in ("train", "val"))
             gamma = gammas.get(group.loss.iloc[0]) if group.classes.iloc[0] == 2 else None
             theory = f"{float(matching_temperature(gamma, 2)):.3g}" if gamma else ""
-            rows.append([title, *(shown(interval(values)) for values in (on_train, on_val, on_val / on_train)), theory])
-    heads = ["network", "T_train", "T on val", "T_gen = T on val / T_train", "T of the focal map (theory)"]
-    return numbers.markdown(heads, rows)
+            yield title, *(shown(interval(values)) for values in (on_train, on_val, on_val / on_train)), theory
 
 
 def gains_table(cells, others):
@@ -234,33 +226,27 @@ def gains_table(cells, others):
     temperature scaling; "by NLL" the same of NLL. Means over losses, by seed; of others' outputs over random halves,
     which overlap: their intervals are widened for it.
     """
-    runs, rows = together(cells, others), []
-    groups = [(TASKS[task].title, group) for task, group in runs[runs.task != OTHERS].groupby("task", sort=False)]
-    groups += list(runs[runs.task == OTHERS].groupby("title", sort=False))
-    for label, group in groups:
-        average = mean if (group.task == OTHERS).all() else lambda values, group: over_losses(group, values)
-        map_gains = [average(gain(runs, name)[group.index], group) for name in ("adaptive_ece", "nll")]
-        chosen = [choice_gain(group, method, name) for name in ("adaptive_ece", "nll") for method in (T, FOCAL_T)]
-        rows.append([label, *(shown(value, signed=True) for value in map_gains + chosen)])
-    rows.append(["paper", "+24.5", "about 0", "+20", "", "+1", ""])
-    heads = ["outputs", "map, AdaECE", "map, NLL", "T by AdaECE", "focal T by AdaECE", "T by NLL", "focal T by NLL"]
-    return numbers.markdown(heads, rows)
+    yield "outputs", "map, AdaECE", "map, NLL", "T by AdaECE", "focal T by AdaECE", "T by NLL", "focal T by NLL"
+    for label, group in by_source(together(cells, others)).items():
+        gains = [mean(group, gain(group, name)) for name in ("adaptive_ece", "nll")]
+        gains += [choice_gain(group, method, name) for name in ("adaptive_ece", "nll") for method in (T, FOCAL_T)]
+        yield label.removeprefix(f"{HERE_TRAINED}, "), *(shown(value, signed=True) for value in gains)
+    yield "paper", "+24.5", "about 0", "+20", "", "+1", ""
 
 
 def temperatures_figure(cells, others):
     """Fig. 8: the best T against gamma_ev, for each training loss and file; a panel for each data set."""
-    tasks = dict(iter(together(cells, others).groupby("task", sort=False)))
     names = LOSSES | dict(zip(others.loss, others.loss, strict=True))
-    figure, axes = figures.panels(1, len(tasks), 4.1 * len(tasks) + 0.4, 4.2)
-    for axis, (task, runs) in zip(axes[0], tasks.items(), strict=True):
+    tasks = list(together(cells, others).groupby("task", sort=False))
+    figure, panels = figures.row(tasks, 4.1 * len(tasks) + 0.4, 4.2)
+    for axis, (task, runs) in panels:
         for loss, group in runs.groupby("loss", sort=False):
             best = pd.Series(np.mean([*group["val ece"]], axis=0), GAMMAS).loc[:1.0]
             look = figures.look(list(names).index(loss)) | {"linewidth": 1.2, "markersize": 4}
             axis.plot(best, label=names[loss], **look)
         axis.set(title="others' outputs, CIFAR-100" if task == OTHERS else TASKS[task].title, xlabel="γ_ev")
-    axes[0, 0].set_ylabel("best T on val by ECE")
-    figures.legend(figure, columns=7)
-    return figure
+    panels[0][0].set_ylabel("best T on val by ECE")
+    return figures.legend(figure, columns=7)
 
 
 QUESTION = Question(

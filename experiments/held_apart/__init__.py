@@ -14,7 +14,6 @@ another factor where the difference of the spreads has an interval above 0 with 
 and without batches of 16; where the three disagree it cannot be told.
 """
 
-from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -22,7 +21,7 @@ import pandas as pd
 
 from experiments import figures, jobs, numbers
 from experiments.numbers import NOT, SHOWS, UNTOLD, Claim, interval, shown
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Question
 
 CONFIG = "configs/digits_gamma.py"
 RATES = {"sgd": (0.01, 0.03, 0.1), "adam": (0.001, 0.003, 0.01)}  # low, middle, high; runs have the place
@@ -44,16 +43,12 @@ CURVATURE = {
 }
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """A sweep over gamma, rate and seed for each optimiser and batch size."""
     tags = {"gamma": "gamma", "rate": "learning_rate", "seed": "seed"}
     for name, batch in product(RATES, LEVELS["batch"]):
-        fields = jobs.T_ALONE | {
-            "optimizer.name": name,
-            "optimizer.batch_size": batch,
-            "sweep.gamma": LEVELS["gamma"],
-            "sweep.learning_rate": RATES[name],
-        }
+        fields = jobs.T_ALONE | {"optimizer.name": name, "optimizer.batch_size": batch}
+        fields |= {"sweep.gamma": LEVELS["gamma"], "sweep.learning_rate": RATES[name]}
         of, rates = {"optimiser": name, "batch": batch}, np.array(RATES[name])
         place = lambda run, *_, rates=rates: {"rate": int(np.abs(rates - run["rate"]).argmin())}  # noqa: E731
         yield jobs.sweep(of, range(flags.seeds), CONFIG, fields, seconds=45, tags=tags, more=place)
@@ -90,22 +85,21 @@ def slopes(logs: np.ndarray) -> np.ndarray:
 
 def claims(runs):
     """Of each curvature: gamma against each other factor, and whether gamma lowers it at every setting."""
-    told = []
     for name, title in CURVATURE.items():
         logs = table_of(runs, name)
         parts = {words: spreads(logs.take(stay, axis)) for words, (axis, stay) in LEFT_OUT.items()}
-        told += [_more(title, factor, parts) for factor in ("rate", "batch", "optimiser")]
-        told.append(_everywhere(title, slopes(logs)))
-    return told
+        for factor in ("rate", "batch", "optimiser"):
+            yield _more(title, factor, parts)
+        yield _everywhere(title, slopes(logs))
 
 
 def _more(title, factor, parts):
     """Whether gamma's spread is larger; told only where all levels and those without extreme ones agree."""
     less = {words: interval(spread["gamma"] - spread[factor]) for words, spread in parts.items()}
     verdicts = {numbers.verdict(difference, falls=False) for difference in less.values()}
+    first, *others = (f"{words} {shown(difference, signed=True)}" for words, difference in less.items())
     means = [f"{parts[''][name].mean():.3g}" for name in ("gamma", factor)]
-    because = f"spread of log {' and '.join(means)}, difference {shown(less[''], signed=True)}"
-    because += "".join(f"; {words} {shown(less[words], signed=True)}" for words in list(less)[1:])
+    because = "; ".join([f"spread of log {' and '.join(means)}, difference{first}", *others])
     claim = f"γ moves {title} more than the {FACTORS[factor]}"
     return Claim("focalgeo", claim, verdicts.pop() if len(verdicts) == 1 else UNTOLD, because)
 
@@ -120,12 +114,10 @@ def _everywhere(title, changes):
 
 def effects_table(runs):
     """Of each curvature the spread of its log by each factor, over seeds."""
-    rows = []
-    for name, title in CURVATURE.items():
-        for words, (axis, stay) in LEFT_OUT.items():
-            spread = spreads(table_of(runs, name).take(stay, axis))
-            rows.append([words or title, *(shown(interval(spread[factor])) for factor in FACTORS)])
-    return numbers.markdown(["curvature", *(f"{title}: spread of log" for title in FACTORS.values())], rows)
+    yield "curvature", *(f"{title}: spread of log" for title in FACTORS.values())
+    for (name, title), (words, (axis, stay)) in product(CURVATURE.items(), LEFT_OUT.items()):
+        spread = spreads(table_of(runs, name).take(stay, axis))
+        yield words or title, *(shown(interval(spread[factor])) for factor in FACTORS)
 
 
 def lambda_max(runs):
@@ -135,15 +127,14 @@ def lambda_max(runs):
     for row, (name, words) in zip(axes, titles.items(), strict=True):
         means = np.exp(table_of(runs, name).mean(0))  # [gammas, rates, batches, optimisers]
         for place, (axis, (optimiser, rates)) in enumerate(zip(row, RATES.items(), strict=True)):
-            for rate, batch in product(range(3), range(3)):
+            for (rate, level), batch in product(enumerate(RATE_WORDS), range(3)):
                 look = figures.look(rate) | {"linestyle": figures.STYLES[batch], "markersize": 4, "linewidth": 1.2}
-                label = f"rate {RATE_WORDS[rate]}, batch {LEVELS['batch'][batch]}"
+                label = f"rate {level}, batch {LEVELS['batch'][batch]}"
                 axis.plot(LEVELS["gamma"], means[:, rate, batch, place], label=label, **look)
             axis.set(title=f"{optimiser}, rates {', '.join(map(str, rates))}", xlabel="γ of the training loss")
             figures.logarithmic(axis, "y")
         row[0].set_ylabel(words)
-    figures.legend(figure, "right center", 1, f"n = {runs.seed.nunique()} seeds")
-    return figure
+    return figures.legend(figure, "right center", 1, f"n = {runs.seed.nunique()} seeds")
 
 
 QUESTION = Question(

@@ -13,7 +13,7 @@ NLL as trained is lower than that of another way, or above it by 0.01 nats at mo
 place where it ends within 0.5 of the same from both starts.
 """
 
-from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -22,14 +22,14 @@ from experiments import figures, numbers
 from experiments.learned_gamma import training
 from experiments.learned_gamma.training import GAMMAS, STARTS, TASKS
 from experiments.numbers import OUTPUTS, Claim, rows_where, shown
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Job, Question
 
 ROOM = 0.01  # nats of test NLL, within which two are alike
 CHOICE = "the sweep's choice on val, by NLL"
 NUMBERS = {name: OUTPUTS[name] for name in ("accuracy", "nll", "nll after T", "ece", "ece after T", "temperature")}
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """The operations of an update, then a job for each task."""
     yield Job({}, (), lambda out: training.cost(), part="cost")
     for task in TASKS:
@@ -56,21 +56,20 @@ def ways(runs, task: str) -> dict[str, pd.DataFrame]:
 
 def claims(runs):
     """Of every task and start: test NLL and ECE as trained against each rival; and whether the starts end together."""
-    rivals, told = {"γ = 0": "cross-entropy", CHOICE: CHOICE.removesuffix(", by NLL"), "FLSD-53": "FLSD-53"}, []
+    rivals = {"γ = 0": "cross-entropy", CHOICE: CHOICE.removesuffix(", by NLL"), "FLSD-53": "FLSD-53"}
     for task, (title, *_) in TASKS.items():
         every = ways(runs, task)
-        learned = [every[f"γ learned from {start:g}"] for start in STARTS]
-        for start, group in zip(STARTS, learned, strict=True):
-            for rival, words in rivals.items():
-                nll, after, ece = (numbers.change(group, every[rival], name) for name in ("nll", "nll after T", "ece"))
-                because = f"NLL {shown(nll, signed=True)}, after T {shown(after, signed=True)} nats; "
-                because += f"ECE {shown(ece, scale=100, signed=True)} points"
-                claim = f"{title}: γ learned from {start:g} has a test NLL at most {ROOM:g} above that of {words}"
-                told.append(Claim("focalgeo", claim, numbers.verdict(nll, margin=ROOM), because))
-        ends = numbers.change(learned[1], learned[0], "end")
-        claim = f"{title}: γ ends within 0.5 of the same from {STARTS[0]:g} and from {STARTS[1]:g}"
-        told.append(Claim("focalgeo", claim, numbers.alike(ends, 0.5), f"difference {shown(ends, signed=True)}"))
-    return told
+        learned = {start: every[f"γ learned from {start:g}"] for start in STARTS}
+        for (start, group), (rival, words) in product(learned.items(), rivals.items()):
+            nll, after, ece = (numbers.change(group, every[rival], name) for name in ("nll", "nll after T", "ece"))
+            because = f"NLL {shown(nll, signed=True)}, after T {shown(after, signed=True)} nats; "
+            because += f"ECE {shown(ece, scale=100, signed=True)} points"
+            claim = f"{title}: γ learned from {start:g} has a test NLL at most {ROOM:g} above that of {words}"
+            yield Claim("focalgeo", claim, numbers.verdict(nll, margin=ROOM), because)
+        first, last = learned
+        ends = numbers.change(learned[last], learned[first], "end")
+        claim = f"{title}: γ ends within 0.5 of the same from {first:g} and from {last:g}"
+        yield Claim("focalgeo", claim, numbers.alike(ends, 0.5), f"difference {shown(ends, signed=True)}")
 
 
 def table(runs, task: str):
@@ -88,18 +87,13 @@ def gamma(runs):
         for start, colour in zip(STARTS, figures.COLOURS[1:], strict=False):
             group = rows_where(every, kind="learned", gamma=start)
             lines[f"learned from {start:g}, at its end"] = {group.end.mean(): numbers.level(group, "nll")}
-            paths = np.array([[start, *path] for path in group.path])
-            share = np.linspace(0, 100, paths.shape[1])
-            above.plot(share, paths.T, color=colour, alpha=0.2, linewidth=0.7)
-            above.plot(share, paths.mean(0), color=colour, linewidth=2)
+            figures.faint(above, [0, 100], [[start, *path] for path in group.path], colour, linewidth=2)
         figures.lines(below, lines)
-        above.set_title(title.replace(", ", ",\n", 1) + f"\nn = {len(group)}")
-        above.set_xlabel("training, %")
+        above.set(title=title.replace(", ", ",\n", 1) + f"\nn = {len(group)}", xlabel="training, %")
         below.set_xlabel("γ")
     axes[0, 0].set_ylabel("learned γ")
     axes[1, 0].set_ylabel("test NLL as trained, nats")
-    figures.legend(figure)
-    return figure
+    return figures.legend(figure)
 
 
 QUESTION = Question(

@@ -15,8 +15,9 @@ their sum; 3. the fitted gamma rises with that of training, by as much (seen on 
 that it is no larger, and is told only where both gains are shown. Errors are cut at 0.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from experiments import cells as stored
 from experiments import figures, halves, numbers
 from experiments.cells import TASKS
 from experiments.numbers import NOT, SHOWS, UNTOLD, Claim, Interval, interval, shown, verdict
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Job, Question
 from focalgeo import calibration, records
 
 METHODS = {  # name here -> method
@@ -89,20 +90,20 @@ def parts_of(log_probs: Any, labels: np.ndarray, top: np.ndarray) -> dict[str, f
     }
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """A job for each file of others' outputs, and for each cell of two losses below --cells."""
     yield from halves.jobs(flags.logits, "set", "runs", lambda *pair: {"kind": "halves", "parts": measured(*pair)})
     for cell in stored.cells(stored.having("small"), ("ce", "fl3"), None) if flags.cells else ():
+        of = {"set": f"{TASKS[cell.task].title}, {stored.LOSSES[cell.loss]}"}
         workdir = cell.workdir(flags.cells)
-        name = f"{TASKS[cell.task].title}, {stored.LOSSES[cell.loss]}"
 
-        def make(out, workdir=workdir, name=name, seed=cell.seed):
+        def make(out, workdir=workdir, of=of, seed=cell.seed):
             predicted = [records.read_predictions(workdir, split) for split in ("val", "test")]
             pairs = [(outputs.logits, outputs.labels) for outputs in predicted]
-            return [{"set": name, "kind": "seeds", "seed": seed, "parts": measured(*pairs)}]
+            return [of | {"kind": "seeds", "seed": seed, "parts": measured(*pairs)}]
 
         if (workdir / "predictions" / "test.npz").exists():
-            yield Job({"set": name}, (cell.seed,), make, 10)
+            yield Job(of, (cell.seed,), make, 10)
 
 
 # ---- of every set of outputs
@@ -133,30 +134,27 @@ def sets(runs) -> dict[str, Set]:
 
 def claims(runs, cells):
     """Of every set of outputs, and of the cells of every task by their training gamma."""
-    mnat, told = {"scale": 1000, "unit": "mnat"}, []
-    told_of = partial(numbers.told, "focalgeo", **mnat)
+    told = partial(numbers.told, "focalgeo", scale=1000, unit="mnat")
     for name, results in sets(runs).items():
         for method, words in SCALED.items():
             gain = results.mean(results.gains[method].nll)
-            told.append(told_of(f"{name}: {words} lowers the NLL beyond T", gain, falls=False, what="gain"))
-        told.append(_adds_up(name, results))
-        for error, title in ERRORS.items():
-            for method, words in SCALED.items():
-                fall = results.mean(-results.gains[method][error])
-                told.append(told_of(f"{name}: {words} lowers the {title}", fall, what="change"))
+            yield told(f"{name}: {words} lowers the NLL beyond T", gain, falls=False, what="gain")
+        yield _adds_up(name, results)
+        for (error, title), (method, words) in product(ERRORS.items(), SCALED.items()):
+            fall = results.mean(-results.gains[method][error])
+            yield told(f"{name}: {words} lowers the {title}", fall, what="change")
     for title, (fitted, saved) in by_gamma(cells).items():
         slope, start = line(fitted)[0], interval(fitted[0.0])
         said = f"slope {shown(slope)}"
         as_much = numbers.inside(slope, 1 - ALIKE, 1 + ALIKE)
-        for words, verdict_, because in (
+        for words, *why in (
             ("the fitted γ rises with that of training", verdict(slope, falls=False), said),
             ("it rises as much, slope 1 to a quarter", as_much, said),
             ("of cross-entropy it is above 0", verdict(start, falls=False), f"fitted: {shown(start)}"),
         ):
-            told.append(Claim("focalgeo", f"{title}: {words}", verdict_, because))
+            yield Claim("focalgeo", f"{title}: {words}", *why)
         claim = f"{title}: with γ fitted the NLL is lower than with that of training, both with T"
-        told.append(told_of(claim, interval(saved), falls=False))
-    return told
+        yield told(claim, interval(saved), falls=False)
 
 
 def _adds_up(name, results):
@@ -174,28 +172,19 @@ def _adds_up(name, results):
 
 def gains_table(runs):
     """Gains over temperature scaling, in thousandths of a nat, in each part; of two classes there is one part."""
-    rows = []
+    yield "outputs", "n", "part", "γ", "classes", "both", "both less each"
     for name, results in sets(runs).items():
         for part in PARTS if results.values["as given", "which else"].any() else ("nll",):
-            rows.append(
-                [
-                    name,
-                    len(results.values),
-                    PARTS[part],
-                    *(results.signed(gain[part]) for gain in results.gains.values()),
-                ]
-            )
-    return numbers.markdown(["outputs", "n", "part", "γ", "classes", "both", "both less each"], rows)
+            gains = (results.signed(gain[part]) for gain in results.gains.values())
+            yield name, len(results.values), PARTS[part], *gains
 
 
 def errors_table(runs):
     """Both errors after each method, in thousandths of a nat."""
-    rows = []
-    for name, results in sets(runs).items():
-        for error, title in ERRORS.items():
-            cells = [shown(results.mean(1000 * results.values[method, error]).clipped(0)) for method in METHODS]
-            rows.append([name, len(results.values), title, *cells])
-    return numbers.markdown(["outputs", "n", "error", *METHODS], rows)
+    yield "outputs", "n", "error", *METHODS
+    for (name, results), (error, title) in product(sets(runs).items(), ERRORS.items()):
+        errors = (results.mean(1000 * results.values[method, error]).clipped(0) for method in METHODS)
+        yield name, len(results.values), title, *map(shown, errors)
 
 
 # ---- of cells, by the gamma of training
@@ -209,12 +198,9 @@ def by_gamma(cells) -> dict[str, tuple[pd.DataFrame, pd.Series]]:
     """
     by_name = {}
     for task, group in cells[cells.loss.isin(TRAINED)].groupby("task", sort=False):
-        nlls = pd.DataFrame([{way: of["nll"] for way, of in metrics["test"].items()} for metrics in group.metrics])
-        gammas = [fits[FITTED]["calibration_gamma"] for fits in group.fits]
-        saved = nlls.get(IMPLIED, np.nan) - nlls[FITTED]
-        table = pd.DataFrame(
-            {"gamma": group.loss.map(TRAINED), "seed": group.seed, "fitted": gammas, "saved": [*saved]}
-        )
+        saved = stored.metric(group, IMPLIED, "nll") - stored.metric(group, FITTED, "nll")
+        fitted = stored.metric(group, FITTED, "calibration_gamma")
+        table = group[["seed"]].assign(gamma=group.loss.map(TRAINED), fitted=fitted, saved=saved)
         table = table.pivot(index="seed", columns="gamma")
         if table.fitted.shape[1] > 2:
             by_name[TASKS[task].title] = table.fitted, table.saved.mean(axis=1)
@@ -228,12 +214,11 @@ def line(fitted) -> list[Interval]:
 
 def gamma_table(cells):
     """The fitted gamma by that of training, with the line through them."""
-    rows = []
+    saving = "NLL with training's γ less that with the fitted, mnat"
+    yield "task", *(f"γ = {gamma:g}" for gamma in TRAINED.values()), "slope", "line at 0", saving
     for title, (fitted, saved) in by_gamma(cells).items():
-        means = [shown(interval(fitted.get(gamma, []))) for gamma in TRAINED.values()]
-        rows.append([title, *means, *map(shown, line(fitted)), shown(interval(saved), scale=1000, signed=True)])
-    heads = ["task", *(f"γ = {gamma:g}" for gamma in TRAINED.values()), "slope", "line at 0"]
-    return numbers.markdown([*heads, "NLL with training's γ less that with the fitted, mnat"], rows)
+        means = [interval(fitted.get(gamma, [])) for gamma in TRAINED.values()]
+        yield title, *map(shown, [*means, *line(fitted)]), shown(interval(saved), scale=1000, signed=True)
 
 
 # ---- the figure

@@ -26,33 +26,29 @@ of the best of as given where the score test of T = 1 has p of 0.05 or more, tem
 given or mixture", the rule now, leaves temperature scaling out; its mixture has Platt scaling too, and gives each
 member 0.2 / classes examples beforehand. That was picked on these sets, so ten sets of two classes were named to
 confirm it before they were measured. Sets share examples over seeds: intervals are too narrow for other sets.
+
+The rule was chosen by these runs, so what made them is gone: of the ten rules the table "rules" has, the command makes
+"as given or mixture", "matrix scaling" and "temperature" anew, on all sets but the ten that confirmed it, and judges a
+candidate beside them. `python -m experiments posthoc --only rules --candidate=mine:rule` measures mine.rule, a function
+of choice.HeldOut; the same with --table=rules shows what it costs. A method in METHODS is judged by --only its name.
+The record, below, is text that no command writes anew.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from experiments import timing
-from experiments.numbers import (
-    Claim,
-    Interval,
-    column,
-    interval,
-    markdown,
-    paired,
-    resampled_interval,
-    rows_where,
-    told,
-)
+from experiments import numbers, timing
+from experiments.numbers import Claim, Interval, column, interval, markdown, resampled_interval, rows_where, told
 from experiments.peers import PEERS
-from experiments.posthoc import assumed, choice, measured, two_classes
-from experiments.posthoc.measured import PLAIN, TRUTHS
-from experiments.question import Flags, Job, Parts, Question, at_least
+from experiments.posthoc import choice, measured, two_classes
+from experiments.posthoc.choice import RULE
+from experiments.posthoc.measured import PLAIN
+from experiments.question import HERE, Flags, Job, Parts, Question
 from focalgeo.calibration import METHODS
 
 TITLES = {
@@ -60,20 +56,13 @@ TITLES = {
     "DenseNet": "DenseNet, CIFAR-100",
     measured.OWN: "small CNN, CIFAR-10 (JPEG)",
 }
-CELLS = sorted(((classes, examples) for classes in measured.SPREAD for examples in (300, 1000, 5000)), key=np.prod)
-LONG = 15_000  # numbers in the logits, above which fewer repetitions are made
 SCORES = {  # score -> scale, head
     "nll": (1000, "NLL, 1/1000 nat"),
     "ece": (1000, "ECE, 1/1000"),
     "brier": (1000, "Brier, 1/1000"),
     "accuracy": (100, "accuracy, points"),
 }
-ANSWERS = {  # as it is answered now, and without
-    "coverage": ("by cluster", "as independent"),
-    "rounding": ("shared", "half a unit", "1.2e-38"),
-}
-_RULES = ("chosen", "least")
-RULE, OLD, MATRIX = "as given or mixture", "none beats", "matrix scaling"
+OLD, MATRIX = "none beats", "matrix scaling"
 PARTS = {  # of what the rules are tried on -> kinds of sets, sizes of val, most regret, 1e-4 nats
     "real": (("real", "posts"), choice.SIZES, 5),
     "real, but for posts": (("real",), choice.SIZES, 5),
@@ -86,54 +75,52 @@ PARTS = {  # of what the rules are tried on -> kinds of sets, sizes of val, most
     "confirming, to 200": (("confirming",), (100, 200), 20),
     "confirming, 700": (("confirming",), (700,), 20),
 }
+NOISY = ("real", "posts", "two classes", "confirming")  # kinds of sets whose labels are real
 WORST = 40  # of a set of "real" at one size of val
-KEYS = (
-    *("kind", "network", "method", "criterion", "truth", "classes", "examples"),
-    *("set", "sizes", "clusters", "size", "decimals", "voters", "case", "answer"),
-)
-PAIRS = (  # method, less which, the paper that says so
-    (PLAIN, "uncalibrated", "focalgeo"),
-    ("focal_temperature_scaling", PLAIN, "focalgeo"),
-    ("focal_vector_scaling", "vector_scaling", "focalgeo"),
-    ("vector_scaling", PLAIN, "focalgeo"),
+PAIRS = (  # method, less which
+    (PLAIN, "uncalibrated"),
+    ("focal_temperature_scaling", PLAIN),
+    ("focal_vector_scaling", "vector_scaling"),
+    ("vector_scaling", PLAIN),
 )
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """What is measured on splits of each network, then the simulation, least work first."""
+    """What is measured on splits of each network, on sets of two classes, and of rules, least work first."""
     seeds = range(flags.seeds)
+    few = seeds[:10]
     installed = [name for name, peer in PEERS.items() if timing.version(peer.package)]
     of_methods = [("methods", name) for name in measured.method_names()] + [("peers", name) for name in installed]
     pieces = [(part, {"method": name}, partial(measured.of_method, name)) for part, name in of_methods]
     pieces += [("choice", {}, measured.choice), ("criterion", {}, measured.by_criteria)]
-    for network, paths in measured.sources(flags.predictions).items():
+    networks = measured.sources(flags.predictions)
+    for network, paths in networks.items():
         for part, of, measure in pieces:
             of = {"network": network} | of
             yield Job(of, seeds, lambda out, at=(paths, seeds, of, measure): measured.of_splits(*at), part=part)
     for name in two_classes.cases():
-        yield Job({"set": name}, range(10), lambda out, at=name: two_classes.of_case(at, range(10)), part="two_classes")
-    networks = measured.sources(flags.predictions) | measured.sources(flags.augmented, "small CNN, augmented")
+        yield Job({"set": name}, few, lambda out, at=name: two_classes.of_case(at, few), part="two_classes")
+    networks |= measured.sources(flags.augmented, "small CNN, augmented")
+    rules = choice.RULES | ({"candidate": flags.candidate} if flags.candidate else {})
     for (kind, name), (sizes, splits) in choice.sets(networks).items():
         for size in sizes:
             of = {"kind": kind, "set": name, "examples": size}
-            yield Job(
-                of, range(10), lambda out, at=(kind, name, splits, size, range(10)): choice.of_set(*at), part="rules"
-            )
-    for sizes, cells in assumed.CLUSTERS.items():
-        for clusters, size in cells:
-            of = {"sizes": sizes, "clusters": clusters, "size": size}
-            yield Job(of, range(200), lambda out, at=of: assumed.coverage(**at, seeds=range(200)), part="coverage")
-    for part, name, cases, measure in (
-        ("rounding", "decimals", assumed.DECIMALS, assumed.rounding),
-        ("votes", "voters", assumed.VOTERS, assumed.votes),
-        ("absent", "case", assumed.ABSENT, assumed.absent),
-    ):
-        for case in cases:
-            yield Job({name: case}, range(10), lambda out, at=(measure, case): at[0](at[1], range(10)), part=part)
-    for (classes, examples), truth in product(CELLS, TRUTHS):
-        repetitions = max(10, round(min(1.0, LONG / (classes * examples)) * flags.repetitions / 10) * 10)
-        of = {"truth": truth, "classes": classes, "examples": examples}
-        yield Job(of, (), lambda out, at=(of, repetitions): [measured.cell(*at)], part="simulation")
+            yield Job(of, few, lambda out, at=(of, splits, few, rules): choice.of_set(*at), part="rules")
+
+
+# ---- claims
+
+
+def claims(methods=None, rules=None) -> list[Claim]:
+    """What the rule of choice is held to; for each network whether a method's NLL is below a plainer one's."""
+    made = [] if rules is None else [*_of_rule(regrets(rules))]
+    for network, runs in by_method(methods) if methods is not None else ():
+        for one, other in PAIRS:
+            names = [name.replace("_", " ") for name in (one, other)]
+            words = f"{network}: NLL on test after {names[0]} is below that after {names[1]}"
+            difference = less(runs[one], runs[other], "nll")
+            made.append(told("focalgeo", words, difference, scale=100, unit="1/100 nat", what=""))
+    return made
 
 
 def less(one: pd.DataFrame, other: pd.DataFrame, score: str, scale: float = 1.0) -> Interval:
@@ -147,18 +134,6 @@ def by_method(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, pd.DataFrame]
         yield network, dict(iter(group.groupby("method", sort=False)))
 
 
-def claims(methods, rules=None) -> list[Claim]:
-    """For each network whether a method's NLL is below a plainer one's; and what the rule of choice is held to."""
-    made = [] if rules is None else _of_rule(rules)
-    for network, runs in by_method(methods):
-        for one, other, where in PAIRS:
-            names = [name.replace("_", " ") for name in (one, other)]
-            words = f"{network}: NLL on test after {names[0]} is below that after {names[1]}"
-            difference = less(runs[one], runs[other], "nll")
-            made.append(told(where, words, difference, scale=100, unit="1/100 nat", what=""))
-    return made
-
-
 def regrets(rules: pd.DataFrame) -> pd.DataFrame:
     """Of each split and rule: NLL less the least mean NLL of a method on that set and size, in 1e-4 nats.
 
@@ -170,10 +145,10 @@ def regrets(rules: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for row in rules.itertuples():
         least = "uncalibrated" if row.kind == "calibrated" else best[row.kind, row.set, row.examples]
-        for name, (nll, brier, accuracy, ece, beyond) in row.rules.items():
+        for name, (nll, *others) in row.rules.items():
             of = {"kind": row.kind, "set": row.set, "examples": row.examples, "seed": row.seed, "rule": name}
-            numbers = {"brier": brier, "accuracy": accuracy, "ece": ece, "beyond": beyond}
-            lines.append(of | numbers | {"regret": 1e4 * (nll - row.nll[least])})
+            scores = dict(zip(("brier", "accuracy", "ece", "beyond"), others, strict=True))
+            lines.append(of | scores | {"regret": 1e4 * (nll - row.nll[least])})
     return pd.DataFrame(lines)
 
 
@@ -186,61 +161,40 @@ def _by_cell(found):
     return found.groupby(["set", "examples"]).regret.mean()
 
 
-def _of_rule(rules):
+def _of_cifar(found):
+    return found[found.set.str.contains("CNN") & found.examples.eq(5000)]
+
+
+def _of_rule(every):
     """Whether the rule keeps to what it is held to, over seeds of the mean of sets and sizes."""
-    every, made = regrets(rules), []
-    found = rows_where(every, rule=RULE)
+
+    def by_seed(rule, number=lambda runs: runs.regret.mean(), among=every):
+        return rows_where(among, rule=rule).groupby("seed")[["regret", "beyond"]].apply(number)
+
+    said = []
     for part, (_, _, most) in PARTS.items():
-        runs = _in_part(found, part)
+        runs = by_seed(RULE, among=_in_part(every, part))
         if most and len(runs):
-            words = f"{RULE}, {part}: its NLL is at most {most} 1e-4 nats above the best method's"
-            made.append(
-                told("focalgeo", words, interval(runs.groupby("seed").regret.mean()), unit="1e-4 nats", margin=most)
-            )
-    real = _in_part(found, "real")
-    worst = real[real.set.eq(_by_cell(real).idxmax()[0]) & real.examples.eq(_by_cell(real).idxmax()[1])]
-    words = f"{RULE}: on no real set at one size it is more than {WORST} 1e-4 nats"
-    made.append(
-        told(
-            "focalgeo",
-            words,
-            interval(worst.regret),
-            unit="1e-4 nats",
-            margin=WORST,
-            what=f"worst, {worst.set.iloc[0]}, {worst.examples.iloc[0]}:",
-        )
-    )
-    cifar = every[every.set.str.contains("CNN") & every.examples.eq(5000)]
-    if len(cifar):
-        one, other = (rows_where(cifar, rule=name).groupby("seed").regret.mean() for name in (RULE, MATRIX))
-        made.append(
-            told(
-                "focalgeo",
-                f"{RULE}: its NLL on CIFAR-10 with 5,000 is at most that of {MATRIX}",
-                paired(one, other),
-                unit="1e-4 nats",
-                margin=1e-9,
-            )
-        )
-    one, other = (
-        100 * rows_where(every, rule=name).pipe(_noisy).groupby("seed").beyond.apply(lambda sign: (sign > 0).mean())
-        for name in (RULE, OLD)
-    )
-    made.append(
-        told(
-            "focalgeo",
-            f"{RULE}: no oftener worse than temperature scaling beyond noise than {OLD}",
-            paired(one, other),
-            unit="% of splits",
-            margin=1e-9,
-        )
-    )
-    return made
+            words = f"{part}: its NLL is at most {most} 1e-4 nats above the best method's"
+            said.append((f", {words}", interval(runs), most, {}))
+    if len(real := rows_where(_in_part(every, "real"), rule=RULE)):
+        name, examples = _by_cell(real).idxmax()
+        worst = interval(rows_where(real, set=name, examples=examples).regret)
+        words = f": on no real set at one size it is more than {WORST} 1e-4 nats"
+        said.append((words, worst, WORST, {"what": f"worst, {name}, {examples}:"}))
+    if len(cifar := _of_cifar(every)):
+        more = numbers.paired(*(by_seed(rule, among=cifar) for rule in (RULE, MATRIX)))
+        said.append((f": its NLL on CIFAR-10 with 5,000 is at most that of {MATRIX}", more, 1e-9, {}))
+    if OLD in set(every.rule):
+        noisy = every[every.kind.isin(NOISY)]
+        shares = (by_seed(rule, lambda runs: 100 * (runs.beyond > 0).mean(), noisy) for rule in (RULE, OLD))
+        words = f": no oftener worse than temperature scaling beyond noise than {OLD}"
+        said.append((words, numbers.paired(*shares), 1e-9, {"unit": "% of splits"}))
+    for words, difference, margin, how in said:
+        yield told("focalgeo", f"{RULE}{words}", difference, margin=margin, **{"unit": "1e-4 nats"} | how)
 
 
-def _noisy(found):
-    """Sets whose labels are real."""
-    return found[found.kind.isin(["real", "posts", "two classes", "confirming"])]
+# ---- tables
 
 
 def rules_table(rules) -> str:
@@ -249,24 +203,23 @@ def rules_table(rules) -> str:
     In brackets the worst of them. On how many of a hundred splits of real labels NLL is worse / better than temperature
     scaling's beyond noise; ECE and accuracy in percent and Brier score in thousandths, of real sets.
     """
-    every, lines = regrets(rules), []
-    for name, found in every.groupby("rule", sort=False):
-        cells = [_by_cell(_in_part(found, part)) for part in PARTS]
-        cifar = found[found.set.str.contains("CNN") & found.examples.eq(5000)].regret.mean()
-        noisy, real = _noisy(found), _in_part(found, "real")
-        beyond = " / ".join(f"{100 * (noisy.beyond == sign).mean():.1f}" for sign in (1, -1))
-        shown = [f"{100 * real.ece.mean():.2f}", f"{1000 * real.brier.mean():.1f}", f"{100 * real.accuracy.mean():.2f}"]
-        lines.append(
-            [
-                name,
-                *(f"{each.mean():.1f} ({each.max():.0f})" if len(each) else "" for each in cells),
-                f"{cifar:.1f}",
-                beyond,
-                *shown,
-            ]
-        )
-    heads = ("rule", *PARTS, "CIFAR-10, 5,000", "worse / better", "ECE", "Brier", "accuracy")
-    return markdown(heads, lines)
+
+    def of_part(part, found):
+        cells = _by_cell(_in_part(found, part))
+        return f"{cells.mean():.1f} ({cells.max():.0f})" if len(cells) else ""
+
+    def beyond(found):
+        noisy = found[found.kind.isin(NOISY)]
+        return " / ".join(f"{100 * (noisy.beyond == sign).mean():.1f}" for sign in (1, -1))
+
+    def real(score, scale, digits, found):
+        return f"{scale * _in_part(found, 'real')[score].mean():.{digits}f}"
+
+    columns = {part: partial(of_part, part) for part in PARTS}
+    columns |= {"CIFAR-10, 5,000": lambda found: f"{_of_cifar(found).regret.mean():.1f}", "worse / better": beyond}
+    scores = {"ECE": ("ece", 100, 2), "Brier": ("brier", 1000, 1), "accuracy": ("accuracy", 100, 2)}
+    columns |= {head: partial(real, *of) for head, of in scores.items()}
+    return numbers.table(["rule"], dict(iter(regrets(rules).groupby("rule", sort=False))), columns)
 
 
 def regrets_table(rules) -> str:
@@ -274,12 +227,11 @@ def regrets_table(rules) -> str:
     every, lines = regrets(rules), []
     best = pd.DataFrame(list(rules.nll)).join(rules[["set", "examples"]]).groupby(["set", "examples"]).mean()
     for (kind, name, examples), found in every.groupby(["kind", "set", "examples"], sort=False):
-        cells = [f"{rows_where(found, rule=rule).regret.mean():.0f}" for rule in choice.RULES]
+        cells = [f"{regret:.0f}" for regret in found.groupby("rule", sort=False).regret.mean()]
         nll = best.loc[name, examples]
-        lines.append(
-            [kind, name, f"{examples:,}", found.seed.nunique(), title(nll.idxmin()), f"{nll.min():.4f}", *cells]
-        )
-    return markdown(("kind", "set", "val", "splits", "best method", "its NLL", *choice.RULES), lines)
+        of = [kind, name, f"{examples:,}", found.seed.nunique()]
+        lines.append([*of, title(nll.idxmin()), f"{nll.min():.4f}", *cells])
+    return markdown(("kind", "set", "val", "splits", "best method", "its NLL", *every.rule.unique()), lines)
 
 
 def title(name: str) -> str:
@@ -315,39 +267,6 @@ def choice_table(choice) -> str:
     return markdown((*heads, "NLL worse / better", "Brier", "ECE", "accuracy"), lines)
 
 
-def _simulated(simulation, heads, cells):
-    """A line for each cell. cells: of a cell and its right method."""
-    lines = []
-    for cell in simulation:
-        size = [cell["truth"], cell["classes"], f"{cell['examples']:,}", cell["repetitions"]]
-        lines.append([*size, *cells(cell, TRUTHS[cell["truth"]])])
-    return markdown(["truth", "classes", "examples", "repetitions", *heads], lines)
-
-
-def simulation_table(simulation) -> str:
-    """What was chosen, in percent of the repetitions."""
-
-    def cells(cell, right):
-        order, shares = list(METHODS), 100 * pd.Series(cell["chosen"]) / cell["repetitions"]
-        sides = shares.groupby([np.sign(order.index(name) - order.index(right)) for name in shares.index]).sum()
-        most = shares.sort_values(ascending=False, kind="stable")
-        said = ", ".join(f"{title(name)} {share:.0f}" for name, share in most.items())
-        return [title(right), *(f"{sides.get(side, 0):.0f}" for side in (-1, 0, 1)), said]
-
-    return _simulated(simulation, ("right method", "plainer %", "right %", "more complex %", "chosen %"), cells)
-
-
-def excess_table(simulation) -> str:
-    """The mean excess NLL over the truth, in thousandths of a nat."""
-
-    def cells(cell, right):
-        rules = ("uncalibrated", PLAIN, right, "chosen")
-        return [f"{abs(1000 * cell['excess'][rule]):.1f}" for rule in rules]
-
-    heads = ("as given", title(PLAIN), "right method", "chosen")
-    return _simulated(simulation, heads, cells)
-
-
 def criterion_table(criterion) -> str:
     """Fits by NLL and by ECE, less temperature scaling by NLL."""
     lines, scores = [], list(SCORES)[:3]
@@ -378,63 +297,6 @@ def peers_table(methods, peers) -> str:
     return markdown((*heads, "labels given 0", "processor s", "here"), lines)
 
 
-def coverage_table(coverage) -> str:
-    """How often the 95% intervals hold the true number, in percent."""
-    scores, lines = ("accuracy", "nll", "ece"), []
-    for (sizes, clusters, size), runs in coverage.groupby(["sizes", "clusters", "size"], sort=False):
-        cells = [[100 * runs[runs.answer == each][score].mean() for score in scores] for each in ANSWERS["coverage"]]
-        lines.append(
-            [
-                sizes,
-                clusters,
-                size,
-                len(runs) // 2,
-                *(" / ".join(f"{pair:.0f}" for pair in pairs) for pairs in zip(*cells, strict=True)),
-            ]
-        )
-    heads = (
-        "sizes",
-        "clusters",
-        "mean size",
-        "data sets",
-        *(f"{score}, by cluster / as independent" for score in scores),
-    )
-    return markdown(heads, lines)
-
-
-def rounding_table(rounding) -> str:
-    """NLL after temperature scaling, percent more than that of exact probabilities, and the temperature."""
-    lines = []
-    for decimals, runs in rounding.groupby("decimals", sort=False):
-        nll, temperature = (runs.pivot(index="seed", columns="answer", values=name) for name in ("nll", "temperature"))
-        more = [100 * (nll[each] / nll.exact - 1) for each in ANSWERS["rounding"]]
-        fitted = [temperature[each].mean() for each in ("exact", *ANSWERS["rounding"])]
-        lines.append([decimals, *(f"{each.mean():+.1f}" for each in more), *(f"{each:.2f}" for each in fitted)])
-    heads = [f"NLL, % more, {each}" for each in ANSWERS["rounding"]]
-    return markdown(["decimals", *heads, *(f"T, {each}" for each in ("exact", *ANSWERS["rounding"]))], lines)
-
-
-def votes_table(votes) -> str:
-    """NLL on test, means over splits, by what a zero counts as."""
-    scores = ("uncalibrated", "temperature", "chosen")
-    lines = [
-        [*of, *(f"{runs[score].mean():.2f}" for score in scores)]
-        for of, runs in votes.groupby(["voters", "answer"], sort=False)
-    ]
-    return markdown(["voters", "a zero is", *(f"NLL, {score}" for score in scores)], lines)
-
-
-def absent_table(absent) -> str:
-    """Accuracy in points and NLL of the choice less those of the outputs as given, on test."""
-    lines = []
-    for (case, answer), runs in absent.groupby(["case", "answer"], sort=False):
-        chosen = ", ".join(f"{title(name)} {count}" for name, count in Counter(runs.chosen).items())
-        accuracy, nll = (_cell(interval(scale * runs[name])) for name, scale in (("accuracy", 100), ("nll", 1000)))
-        lines.append([case, f"{runs.absent.mean():.1f}", answer, accuracy, nll, chosen])
-    heads = ("val lacks", "classes absent", "numbers of each class", "accuracy, points", "NLL, 1/1000 nat", "chosen")
-    return markdown(heads, lines)
-
-
 def two_classes_table(two_classes) -> str:
     """NLL on test of the choice less that of the best of scikit-learn's three on each set, by its mean over splits.
 
@@ -445,10 +307,10 @@ def two_classes_table(two_classes) -> str:
         nll = pd.DataFrame(list(runs.nll))
         theirs = nll.filter(like="scikit-learn")
         best = theirs.mean().idxmin()
-        of = {
-            rule: pd.Series([row[method] for row, method in zip(runs.nll, runs[rule], strict=True)]) for rule in _RULES
-        }
-        cells = [_cell(resampled_interval(1000 * (values - nll[best]))) for values in of.values()]
+        cells = []
+        for names in (runs.chosen, runs.least):
+            values = pd.Series([row[method] for row, method in zip(runs.nll, names, strict=True)])
+            cells.append(_cell(resampled_interval(1000 * (values - nll[best]))))
         said = ", ".join(f"{title(method)} {count}" for method, count in Counter(runs.chosen).most_common())
         level = f"{1000 * nll[best].mean():.0f}"
         lines.append([name, runs.examples.iloc[0], said, best.removeprefix("scikit-learn "), level, *cells])
@@ -477,6 +339,15 @@ def _seconds(runs):
     return f"{runs.processor_seconds.median():.2g}"
 
 
+DETAILS = HERE / "posthoc" / "details.md"
+RECORD = "<!-- record -->\n"
+
+
+def record() -> str:
+    """What else was measured once, while the answers were chosen: text that is kept as it is, whatever is measured."""
+    return RECORD + DETAILS.read_text(encoding="utf-8").partition(RECORD)[2]
+
+
 QUESTION = Question(
     "posthoc",
     "Which post-hoc method, how often is the choice right, and how do other libraries do?",
@@ -486,24 +357,19 @@ QUESTION = Question(
         "choice": choice_table,
         "rules": rules_table,
         "regrets": regrets_table,
-        "simulation": simulation_table,
-        "excess": excess_table,
         "criterion": criterion_table,
         "peers": peers_table,
-        "coverage": coverage_table,
-        "rounding": rounding_table,
-        "votes": votes_table,
-        "absent": absent_table,
         "two_classes": two_classes_table,
+        "record": record,
     },
     jobs=plan,
-    keys={name: () for name in KEYS},
+    keys=dict.fromkeys(("kind", "network", "method", "criterion", "set", "examples"), ()),
     options="--predictions=runs/cifar10-ce/predictions --augmented=runs/cifar10-augmented/predictions",
     cost="hours on 2 cores, piece by piece",
     seeds=20,
     flags={
         "--predictions": {"type": Path, "help": "folder of val.npz and test.npz that a run of the main job left"},
         "--augmented": {"type": Path, "help": "the same of configs/cifar10.py:quick with cross-entropy as it is"},
-        "--repetitions": {"type": at_least(10), "default": 100, "help": "of a cell of the simulation (default 100)"},
+        "--candidate": {"type": choice.named, "help": "module:function, a rule to be judged beside the one now"},
     },
 )

@@ -1,9 +1,12 @@
-"""Which rule should choose: ten on the same cross-fitted outputs, each measured on test.
+"""What a rule of choice costs: that of `calibration.compare`, two single methods, and a candidate, on the same sets.
 
-A rule gives a weight to each method's probabilities, from how these do on val: a single method has weight 1. Where the
-truth is known NLL, Brier score and accuracy are expected ones, without noise of labels.
+A candidate is a function of `HeldOut` that gives a weight to each method's probabilities, from how these do on val: a
+single method has weight 1. Where the truth is known NLL, Brier score and accuracy are expected ones, without noise of
+labels.
 """
 
+import argparse
+import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -12,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax, logsumexp
-from scipy.stats import norm
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -23,17 +25,9 @@ from sklearn.preprocessing import StandardScaler
 
 from experiments.posthoc import measured, two_classes
 from experiments.posthoc.measured import PLAIN
-from focalgeo import calibration, checks
-from focalgeo.calibration.fits import focal as fits
-from focalgeo.calibration.fits import stacking
-from focalgeo.calibration.methods import fitting
+from focalgeo import calibration
 
-AS_GIVEN, MATRIX = "uncalibrated", "structured_matrix_scaling"
-KEPT = (AS_GIVEN, PLAIN, "focal_temperature_scaling")  # without numbers of each class
-TRIO = (PLAIN, "focal_vector_scaling", MATRIX)
-MEMBERS = (*KEPT, "focal_vector_scaling", MATRIX, "beta_calibration", "binary_isotonic")  # the last for two classes
-NOW = (*MEMBERS, "platt_scaling")
-WITHOUT = ("loss_implied_temperature_scaling", "loss_implied_map")  # they need the gamma of the training
+RULE = "as given or mixture"  # that of `calibration.compare`
 SIZES = (200, 1000, 5000)
 FLOOR = -1e4  # of log-probabilities, where a classifier is surer than float32
 SMALL = ("breast cancer, naive Bayes", "digits, 3 or 8, forest")  # sets
@@ -42,161 +36,50 @@ Z = 1.96
 
 
 class HeldOut(NamedTuple):
-    """How each method does on val, each fold by a fit of the others; arrays [methods, examples], plainest first."""
+    """How each method does on val, each fold by a fit of the others; plainest method first."""
 
     names: tuple[str, ...]
-    gain: np.ndarray  # log-probability of the label
-    brier: np.ndarray
-    right: np.ndarray
-    admitted: np.ndarray  # bool [methods]: False for numbers of each class, where val lacks one
-    converged: np.ndarray  # bool [methods]
+    gain: np.ndarray  # log-probability of the label [methods, examples]
+    admitted: np.ndarray  # bool [methods]: False for a fit that did not converge, or lacks examples of a class
     p_value: float  # of the score test of T = 1
     classes: int
 
 
-def outputs(val: measured.Half, test: np.ndarray, seed: int) -> dict[str, Any]:
-    """Every method's log-probabilities of val by folds, and of test by fits of all of val."""
-    named = {name: calibration.METHODS[name] for name in calibration.DEFAULT_METHODS if name not in WITHOUT}
-    methods = fitting.usable(named, {}, val[0].shape[1])
-    examples, settings = checks.predicted_logits(*val), fitting.checked_settings({"criteria": ("nll",)})
-    fitted = fitting.fit_all(methods, examples, settings)
-    crossed = fitting.cross_fit(methods, examples, settings, calibration.folds(val[1], 5, seed))
-    return {
-        "names": [fit.method.name for fit in fitted],
-        "converged": [fit.converged for fit in fitted],
-        "held": np.stack([held.log_probs for held in crossed]),
-        "test": np.stack([fit.predict_log_proba(test) for fit in fitted]),
-        "labels": val[1],
-        "p": fits.score_test(*examples).p_value,
-    }
+Rule = Callable[[HeldOut], np.ndarray]
 
 
-def held_out(found: Mapping[str, Any]) -> HeldOut:
-    """What the rules ask of val, from `outputs`."""
-    names, labels, log_probs = tuple(map(str, found["names"])), found["labels"], np.float64(found["held"])
-    of_label = log_probs[:, np.arange(len(labels)), labels]
-    lacks = len(np.unique(labels)) < log_probs.shape[2]
-    return HeldOut(
-        names,
-        np.maximum(of_label, np.log(measured.CLIP)),
-        np.square(np.exp(log_probs)).sum(2) - 2 * np.exp(of_label) + 1,
-        (log_probs.argmax(2) == labels).astype(float),
-        np.array([not lacks or name in KEPT for name in names]),
-        np.array(found["converged"]),
-        float(found["p"]),
-        log_probs.shape[2],
-    )
-
-
-# ---- rules
-
-
-def always(name: str, held: HeldOut) -> np.ndarray:
+def alone(name: str, held: HeldOut) -> np.ndarray:
     """One method, whatever val says."""
     return np.eye(len(held.names))[held.names.index(name)]
+
+
+RULES: dict[str, Rule] = {
+    "matrix scaling": partial(alone, "structured_matrix_scaling"),
+    "temperature": partial(alone, PLAIN),
+}
+
+
+def named(text: str) -> Rule:
+    """The rule that a flag names as module:function."""
+    module, _, name = text.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}: name it as module:function") from None
+
+
+def held_out(compared: calibration.Comparison, names: Sequence[str], labels: np.ndarray) -> HeldOut:
+    """What a rule is told of val."""
+    log_probs = {held.method.name: np.float64(held.log_probs) for held in compared.held_out}
+    of_label = np.array([log_probs[name][np.arange(len(labels)), labels] for name in names])
+    admitted = np.array([name not in compared.choice.refused for name in names])
+    gain, classes = np.maximum(of_label, np.log(measured.CLIP)), log_probs[PLAIN].shape[1]
+    return HeldOut(tuple(names), gain, admitted, compared.choice.test.p_value, classes)
 
 
 def error(difference: np.ndarray) -> float:
     """The standard error of a mean."""
     return float(difference.std(ddof=1) / np.sqrt(len(difference)))
-
-
-def _worse(held, place, plainer):
-    """Whether NLL, Brier score or accuracy is worse than a plainer method's: the 95% interval leaves out 0."""
-    for score, sign in ((held.gain, -1), (held.brier, 1), (held.right, -1)):
-        differences = [sign * (score[place] - score[other]) for other in plainer]
-        if any(each.any() and each.mean() > Z * error(each) for each in differences):
-            return True
-    return False
-
-
-def plainest(held: HeldOut) -> np.ndarray:
-    """The rule before, by normal intervals: the plainest method that no other beats beyond noise."""
-    places = np.flatnonzero(held.admitted)
-    level, admitted = 0.05 / max(len(places) - 1, 1), []
-    for place in places:
-        admitted += [place] if held.converged[place] and not _worse(held, place, admitted) else []
-
-    def beats(one, other, level, test):
-        if test and {held.names[one], held.names[other]} == {AS_GIVEN, PLAIN}:
-            return held.names[one] == PLAIN and held.p_value < level
-        gain = held.gain[one] - held.gain[other]
-        return bool(gain.mean() > 0) and norm.sf(gain.mean() / error(gain)) < level
-
-    def unbeaten(among, test):
-        return next(one for one in among if not any(beats(other, one, level, test) for other in among if other != one))
-
-    chosen = unbeaten(admitted, held.names.index(PLAIN) in admitted)
-    others = [place for place in places if place != chosen]
-    if others and all(beats(other, chosen, 0.025, False) for other in others):
-        chosen = unbeaten(others, False)
-    return always(held.names[chosen], held)
-
-
-def within(errors: float, held: HeldOut) -> np.ndarray:
-    """The plainest method whose NLL is within so many standard errors of the least; 0: the least."""
-    places = np.flatnonzero(held.admitted)
-    least = places[held.gain[places].mean(1).argmax()]
-    lost = [held.gain[least] - held.gain[place] for place in places]
-    chosen = next(at for at, each in zip(places, lost, strict=True) if each.mean() <= errors * error(each))
-    return always(held.names[chosen], held)
-
-
-def stacked(held: HeldOut, names: Sequence[str] = MEMBERS, lacking: bool = False, prior: float = 0.0) -> np.ndarray:
-    """A mixture of the probabilities of some methods; `lacking`: also of those that val lacks a class for."""
-    places = [at for at, name in enumerate(held.names) if name in names and (lacking or held.admitted[at])]
-    weights = np.zeros(len(held.names))
-    gain = held.gain[places]
-    weights[places] = stacking.mixture_shares(np.exp(gain - gain.max(0)), np.ones(gain.shape[1]), prior)
-    return weights
-
-
-def _gain(held, weights):
-    """The log-probability of the label by a mixture."""
-    return np.log(np.maximum(weights @ np.exp(held.gain), measured.CLIP))
-
-
-def gated(held: HeldOut) -> np.ndarray:
-    """As given where the score test has p of 0.05 or more and it is within half a standard error of the least NLL."""
-    least, as_given = within(0, held), always(AS_GIVEN, held)
-    lost = _gain(held, least) - _gain(held, as_given)
-    kept = held.p_value >= 0.05 and lost.mean() <= error(lost) / 2
-    return as_given if kept else stacked(held, TRIO, lacking=True)
-
-
-def _first_near(held, rivals):
-    """The first whose NLL is within half a standard error of the least."""
-    gains = [_gain(held, weights) for weights in rivals]
-    lost = [max(gains, key=np.mean) - gain for gain in gains]
-    return next(rival for rival, each in zip(rivals, lost, strict=True) if each.mean() <= error(each) / 2)
-
-
-def careful(held: HeldOut) -> np.ndarray:
-    """The rule before: the first near the best of as given (p of 0.05 or more), a temperature and a mixture."""
-    return _first_near(held, [*_as_given(held), always(PLAIN, held), stacked(held)])
-
-
-def chosen(held: HeldOut) -> np.ndarray:
-    """The rule of `calibration.choose`: as given (p of 0.05 or more) where it is near the mixture, else the mixture."""
-    return _first_near(held, [*_as_given(held), stacked(held, NOW, prior=stacking.PRIOR / held.classes)])
-
-
-def _as_given(held):
-    return [always(AS_GIVEN, held)] if held.p_value >= 0.05 else []
-
-
-RULES: dict[str, Callable[[HeldOut], np.ndarray]] = {
-    "none beats": plainest,
-    "least": partial(within, 0),
-    "half an error": partial(within, 0.5),
-    "matrix scaling": partial(always, MATRIX),
-    "temperature": partial(always, PLAIN),
-    "three": partial(stacked, names=TRIO, lacking=True),
-    "three, gated": gated,
-    "mixture": stacked,
-    "mixture or plainer": careful,
-    "as given or mixture": chosen,
-}
 
 
 def scores(log_probs: np.ndarray, labels: np.ndarray, truth: np.ndarray | None) -> tuple[np.ndarray, list[float]]:
@@ -211,24 +94,32 @@ def scores(log_probs: np.ndarray, labels: np.ndarray, truth: np.ndarray | None) 
     return nll, [float(brier.mean()), float(right.mean()), float(ece)]
 
 
-def of_rules(found: Mapping[str, Any], labels: np.ndarray, truth: np.ndarray | None = None) -> dict[str, Any]:
+def of_rules(
+    val: measured.Half, test: measured.Half, truth: np.ndarray | None, rules: Mapping[str, Rule], seed: int
+) -> dict[str, Any]:
     """NLL on test of each method, and of each rule NLL, Brier score, accuracy, ECE and how it does against temperature.
 
     That is 1 where its NLL is worse beyond noise (1.96 standard errors of the paired difference), -1 where better.
     """
-    held, log_probs = held_out(found), np.float64(found["test"])
-    plain, rules = scores(log_probs[held.names.index(PLAIN)], labels, truth)[0], {}
-    for name, rule in RULES.items():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of outputs that look wrong, as a naive Bayes is
+        compared = calibration.compare(val, **measured.FEW, seed=seed)
+    log_probs = {fit.method.name: np.float64(fit.predict_log_proba(test[0])) for fit in compared.fits}
+    predicted = {RULE: log_probs[compared.choice.fitted.method.name]}
+    log_probs.pop("stacking")  # the mixture is a rule, and no method
+    held, every = held_out(compared, [*log_probs], val[1]), np.array([*log_probs.values()])
+    for name, rule in rules.items():
         weights = rule(held)
-        used = np.flatnonzero(weights)
-        mixed = log_probs[used[0]]  # of one method to the bit, so that it differs from itself by 0
-        if len(used) > 1:
-            mixed = logsumexp(log_probs[used], axis=0, b=weights[used, None, None])
-        nll, others = scores(mixed, labels, truth)
-        beyond = np.sign((nll - plain).mean()) * (abs((nll - plain).mean()) > Z * error(nll - plain))
-        rules[name] = [float(nll.mean()), *(round(other, 4) for other in others), int(beyond)]
-    nll = [scores(each, labels, truth)[0].mean() for each in log_probs]
-    return {"nll": dict(zip(held.names, map(float, nll), strict=True)), "rules": rules}
+        used = weights > 0
+        predicted[name] = logsumexp(every[used], axis=0, b=weights[used, None, None])
+    plain, numbers = scores(log_probs[PLAIN], test[1], truth)[0], {}
+    for name, each in predicted.items():
+        nll, others = scores(each, test[1], truth)
+        less = nll - plain
+        beyond = np.sign(less.mean()) * (abs(less.mean()) > Z * error(less))
+        numbers[name] = [float(nll.mean()), *(round(other, 4) for other in others), int(beyond)]
+    nll = {name: float(scores(each, test[1], truth)[0].mean()) for name, each in log_probs.items()}
+    return {"nll": nll, "rules": numbers}
 
 
 # ---- sets: a function of the examples of val and a seed -> val, test, true log-probabilities of test or None
@@ -238,9 +129,8 @@ Splits = Callable[[int, int], tuple[measured.Half, measured.Half, np.ndarray | N
 
 def _parted(pool: Callable[[int], measured.Half], examples: int, seed: int):
     logits, labels = pool(seed)
-    val, test, _ = np.split(
-        np.random.default_rng([seed, examples]).permutation(len(labels)), [examples, examples + TESTED]
-    )
+    order = np.random.default_rng([seed, examples]).permutation(len(labels))
+    val, test, _ = np.split(order, [examples, examples + TESTED])
     return (logits[val], labels[val]), (logits[test], labels[test]), None
 
 
@@ -269,10 +159,8 @@ def _posts(seed: int) -> measured.Half:
 
 def _two(case: two_classes.Case, examples: int, seed: int):
     x, labels = case.table()
-    train, rest = np.split(
-        np.random.default_rng(seed).permutation(len(labels))[: two_classes.MOST],
-        [min(len(labels), two_classes.MOST) // 3],
-    )
+    order = np.random.default_rng(seed).permutation(len(labels))[: two_classes.MOST]
+    train, rest = np.split(order, [len(order) // 3])
     model = two_classes.fitted(case.model(), x[train], labels[train], seed)
     halves = np.split(rest, [examples])
     val, test = ((np.maximum(two_classes.logits_of(model, x[half]), FLOOR), labels[half]) for half in halves)
@@ -285,62 +173,40 @@ def _drawn(truth: str, classes: int, examples: int, seed: int):
     return val, (fresh, true.argmax(1)), true
 
 
-class Set(NamedTuple):
-    """The sizes of val that are tried, and the splits."""
-
-    sizes: tuple[int, ...]
-    splits: Splits
-
-
-def _classifiers():
-    """scikit-learn's on noisy digits."""
-    return {
-        "naive Bayes": lambda seed: GaussianNB(),
-        "forest": lambda seed: RandomForestClassifier(two_classes.TREES, random_state=seed),
-        "logistic": lambda seed: make_pipeline(StandardScaler(), LogisticRegression(max_iter=300, C=10)),
-        "MLP": lambda seed: make_pipeline(
-            StandardScaler(), MLPClassifier(100, alpha=0, max_iter=300, random_state=seed)
-        ),
-    }
+CLASSIFIERS: dict[str, Callable[[int], Any]] = {  # scikit-learn's, of noisy digits
+    "naive Bayes": lambda seed: GaussianNB(),
+    "forest": lambda seed: RandomForestClassifier(two_classes.TREES, random_state=seed),
+    "logistic": lambda seed: make_pipeline(StandardScaler(), LogisticRegression(max_iter=300, C=10)),
+    "MLP": lambda seed: make_pipeline(StandardScaler(), MLPClassifier(100, alpha=0, max_iter=300, random_state=seed)),
+}
 
 
-def sets(networks: Mapping[str, tuple[Path, ...]]) -> dict[tuple[str, str], Set]:
-    """(kind, set) -> sizes of val and splits; networks are files of outputs by name."""
+def sets(networks: Mapping[str, tuple[Path, ...]]) -> dict[tuple[str, str], tuple[Sequence[int], Splits]]:
+    """(kind, set) -> the sizes of val that are tried, and splits; networks are files of outputs by name."""
     made = {
-        ("real", name): Set(SIZES, partial(_parted, lambda seed, at=at: measured.pooled(at)))
+        ("real", name): (SIZES, partial(_parted, lambda seed, at=at: measured.pooled(at)))
         for name, at in networks.items()
     }
-    for name, model in _classifiers().items():
-        made["real", f"digits, {name}"] = Set(
-            SIZES[:2], partial(_parted, partial(_digits, model, two_classes.PIXEL_NOISE, False))
-        )
-    cases = {name: two_classes.CASES[name] for name in two_classes.cases()}
+    for name, model in CLASSIFIERS.items():
+        pool = partial(_digits, model, two_classes.PIXEL_NOISE, False)
+        made["real", f"digits, {name}"] = (SIZES[:2], partial(_parted, pool))
+    cases = two_classes.cases()
     if any("posts" in name for name in cases):
-        made["posts", "posts, naive Bayes"] = Set(SIZES, partial(_parted, _posts))
+        made["posts", "posts, naive Bayes"] = (SIZES, partial(_parted, _posts))
     for truth in measured.TRUTHS:
         kind = "calibrated" if truth == "calibrated" else "truths"
-        made |= {
-            (kind, f"{truth}, {classes} classes"): Set(SIZES, partial(_drawn, truth, classes))
-            for classes in measured.SPREAD
-        }
-    eight = partial(_digits, lambda seed: GaussianNB(), 0.0, True)
-    made["two classes", "digits, 8 or not, naive Bayes"] = Set((200, 700), partial(_parted, eight))
-    for name, case in cases.items():
+        for classes in measured.SPREAD:
+            made[kind, f"{truth}, {classes} classes"] = (SIZES, partial(_drawn, truth, classes))
+    eight = partial(_digits, CLASSIFIERS["naive Bayes"], 0.0, True)
+    made["two classes", "digits, 8 or not, naive Bayes"] = ((200, 700), partial(_parted, eight))
+    for name in cases:
         sizes = (100,) if name in SMALL else (100, 200, 700)
-        made["two classes", name] = Set(sizes, partial(_two, case))
-    for name in two_classes.cases(two_classes.CONFIRMING):
-        sizes = (100,) if " or " in name and "digits" in name else (100, 200) if "cancer" in name else (100, 200, 700)
-        made["confirming", name] = Set(sizes, partial(_two, two_classes.CONFIRMING[name]))
+        made["two classes", name] = (sizes, partial(_two, two_classes.CASES[name]))
     return made
 
 
-def of_set(kind: str, name: str, splits: Splits, examples: int, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def of_set(
+    of: Mapping[str, Any], splits: Splits, seeds: Sequence[int], rules: Mapping[str, Rule] = RULES
+) -> list[dict[str, Any]]:
     """Rows of random splits."""
-    rows = []
-    for seed in seeds:
-        val, test, truth = splits(examples, seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of outputs that look wrong, as a naive Bayes is
-            found = of_rules(outputs(val, test[0], seed), test[1], truth)
-        rows.append({"kind": kind, "set": name, "examples": examples, "seed": seed, **found})
-    return rows
+    return [{**of, "seed": seed, **of_rules(*splits(of["examples"], seed), rules=rules, seed=seed)} for seed in seeds]

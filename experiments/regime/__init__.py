@@ -4,8 +4,7 @@ Runs are of the small CNN of configs/cifar10.py:quick on 2,000 to 45,000 images,
 its own images. The cells of experiments/rows stand beside, as other networks and data on which the rule is tested.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from scipy import optimize
 from experiments import cells as stored
 from experiments import figures, jobs, numbers
 from experiments.numbers import Claim, Interval, interval, shown
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Question
 from focalgeo.rows import Diagnostic, Fit, select
 
 CONFIG = "configs/cifar10.py:quick"
@@ -39,65 +38,47 @@ FIELDS = {
 IMPLIED = "loss_implied_temperature_scaling"
 OF_CELLS = {"ce": 0.0, "fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl5": 5.0}  # loss -> gamma
 NUMBERS = {"gap": "the gap of NLL between train and val", "ln T0": "cross-entropy's T"}  # of rules
+BESIDE = {"less CE": "CE", "less FL-3": "FL-3", "above the least": "least"}  # words -> what a rule's ECE is less
+LARGER = {gamma: f"γ = {gamma:g}" for gamma in GAMMAS[1:]}
+TAGS = {"gamma": "gamma", "seed": "seed"}
 SAME = 0.15  # how far ln T may lie from another that counts as the same: 15%
 
 
 # ---- runs
 
 
-def train(images: int, epochs: int, seeds: range, data: str | None, out: Path) -> list[dict[str, Any]]:
-    """The runs of a setting: every gamma of every seed."""
-    runs, of, tags = [], {"train_size": images, "epochs": epochs}, {"gamma": "gamma", "seed": "seed"}
-    fields = FIELDS | {"data.train_size": images, "optimizer.epochs": epochs, "diagnostics.every": epochs}
-    # the recipe lowers the rate after 150 and 250 of 350 epochs
-    fields["optimizer.decay_epochs"] = tuple(round(share * epochs) for share in (150 / 350, 250 / 350))
-    for seed in seeds:
-        beside = {"sweep.seed": (seed,), "data.split_seed": 1 + seed} | ({"data.name": data} if data else {})
-        workdir = jobs.trained(CONFIG, out / f"{images},{epochs},seed={seed}", fields | beside)
-        runs += jobs.measured(workdir, CONFIG, of, tags=tags, more=of_fit)
-    return runs
-
-
-def of_fit(run: dict, rows: list, workdir: Path) -> dict[str, float]:
+def of_fit(run, rows, workdir):
     """NLL on train after training, and T behind the map of the loss, which gamma 0 does not have."""
     (nll,) = select(rows, Diagnostic, name="nll", split="train", outcome=None)
     implied = select(rows, Fit, name="temperature", method=IMPLIED, criterion="nll")
     return {"train nll": nll.value, "implied temperature": implied[0].value if implied else run["temperature"]}
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """Setting by setting; two processes share the work by --only."""
-    for images, epochs in SETTINGS:
-        make = lambda out, setting=(images, epochs): train(*setting, range(flags.seeds), flags.data, out)  # noqa: E731
-        seconds = len(GAMMAS) * (20 + images * epochs / 2200)
-        yield Job({"train_size": images, "epochs": epochs}, range(flags.seeds), make, seconds)
+def plan(flags, parts):
+    """Setting by setting a job for each seed, which has its own images; two processes share the work by --only."""
+    for (images, epochs), seed in product(SETTINGS, range(flags.seeds)):
+        fields = FIELDS | jobs.data_of(flags) | {"data.train_size": images, "data.split_seed": 1 + seed}
+        fields |= {"optimizer.epochs": epochs, "diagnostics.every": epochs}
+        # the recipe lowers the rate after 150 and 250 of 350 epochs
+        fields["optimizer.decay_epochs"] = tuple(round(share * epochs) for share in (150 / 350, 250 / 350))
+        of, seconds = {"train_size": images, "epochs": epochs}, len(GAMMAS) * (20 + images * epochs / 2200)
+        yield jobs.sweep(of, (seed,), CONFIG, fields, seconds=seconds, tags=TAGS, more=of_fit)
 
 
 def of_cells(cells: pd.DataFrame) -> pd.DataFrame:
     """The cells' runs with cross-entropy and focal loss, by the names of the runs here; `task` says which."""
     cells = cells[cells.loss.isin(OF_CELLS)]
+    last = cells.diagnostics.str["means"].str["train"].str["nll"].str[-1]  # older cells have it by epoch alone
     measured = {
         "temperature": stored.metric(cells, "temperature_scaling/nll", "temperature"),
         "implied temperature": stored.metric(cells, f"{IMPLIED}/nll", "temperature"),
         "val nll": stored.metric(cells, "uncalibrated", "nll", split="val"),
         "ece": stored.metric(cells, "uncalibrated", "ece"),
-        "nll": stored.metric(cells, "uncalibrated", "nll"),
-        "accuracy": stored.metric(cells, "uncalibrated", "accuracy"),
-        "ece after T": stored.metric(cells, "temperature_scaling/nll", "ece"),
-        "nll after T": stored.metric(cells, "temperature_scaling/nll", "nll"),
-        "train nll": pd.Series(map(train_nll, cells.to_dict("records")), cells.index, dtype=float),
+        "train nll": cells.train_nll.fillna(last).astype(float),
         "train accuracy": cells.train_accuracy,
     }
     measured["implied temperature"] = measured["implied temperature"].fillna(measured["temperature"])  # cross-entropy's
     return cells[["task", "seed"]].assign(gamma=cells.loss.map(OF_CELLS), **measured)
-
-
-def train_nll(run: dict[str, Any]) -> float:
-    """Of a cell, NLL on train after training; older cells have it where they were measured at every epoch."""
-    diagnostics = run.get("diagnostics")
-    last = diagnostics["means"]["train"]["nll"][-1] if isinstance(diagnostics, dict) else np.nan
-    nll = run.get("train_nll", np.nan)
-    return last if np.isnan(nll) else nll
 
 
 def beside_cross_entropy(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -147,18 +128,9 @@ def calibrated_gamma(runs: pd.DataFrame) -> float:
 
 def points(table: pd.DataFrame) -> pd.DataFrame:
     """A row for each setting and seed: the gap, cross-entropy's T, the gamma that needs no temperature."""
-    rows = [
-        {
-            "setting": setting,
-            "seed": seed,
-            "task": group.task.iloc[0],
-            "gap": group.gap.iloc[0],
-            "ln T0": group["ln T0"].iloc[0],
-        }
-        | {"gamma": calibrated_gamma(group)}
-        for (setting, seed), group in table.groupby(["setting", "seed"], sort=False)
-    ]
-    return pd.DataFrame(rows).dropna()
+    groups = table.groupby(["setting", "seed"], sort=False)
+    gammas = [calibrated_gamma(group) for _, group in groups]
+    return groups[["task", "gap", "ln T0"]].first().assign(gamma=gammas).dropna()
 
 
 def by_rule(number: Any, slope: float, intercept: float) -> Any:
@@ -175,44 +147,46 @@ def fitted_rule(known: pd.DataFrame, number: str) -> np.ndarray:
 
 
 def ruled(line: np.ndarray, table: pd.DataFrame, number: str) -> pd.DataFrame:
-    """A row for each setting and seed: ECE by the rule's gamma, of cross-entropy, of gamma 3, and the least.
+    """A row for each setting and seed: ECE by the rule's gamma, of cross-entropy, of gamma 3, and the least, in %.
 
     The rule's gamma lies within those trained, and its ECE on the line between its neighbours.
     """
     rows = []
-    for (setting, seed), group in table.groupby(["setting", "seed"], sort=False):
+    for (_, seed), group in table.groupby(["setting", "seed"], sort=False):
         group = group.sort_values("gamma")
-        gamma = min(by_rule(group[number].iloc[0], *line), group.gamma.max())
-        at = lambda where, group=group: float(np.interp(where, group.gamma, group.ece))  # noqa: E731
-        row = {"setting": setting, "seed": seed, "gamma": float(gamma), "least": float(group.ece.min())}
-        rows.append(row | {"rule": at(gamma), "CE": at(0.0), "FL-3": at(3.0)})
-    return pd.DataFrame(rows)
+        gamma = float(min(by_rule(group[number].iloc[0], *line), group.gamma.max()))
+        eces = 100 * np.interp([gamma, 0.0, 3.0], group.gamma, group.ece)
+        rows.append((seed, gamma, *eces, 100 * group.ece.min()))
+    return pd.DataFrame(rows, columns=["seed", "gamma", "rule", "CE", "FL-3", "least"])
+
+
+def by_setting(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Setting -> its runs, in the order of cross-entropy's mean T."""
+    order = table.groupby("setting").T0.mean().sort_values().index
+    return {setting: table[table.setting == setting] for setting in order}
 
 
 def halves(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The settings here in two halves: every other one in the order of cross-entropy's mean T."""
-    order = table.groupby("setting").T0.mean().sort_values().index
-    return table[table.setting.isin(order[::2])], table[table.setting.isin(order[1::2])]
+    """The settings in two halves: every other one in the order of cross-entropy's mean T."""
+    ordered = list(by_setting(table).values())
+    return pd.concat(ordered[::2]), pd.concat(ordered[1::2])
 
 
 def rules(runs, cells) -> dict[str, Any]:
     """Of each rule, by the gap of NLL or by cross-entropy's T: its line, and ECE where it was not fitted, in points."""
     table = every(runs, cells).dropna(subset="gap")
     known, other = halves(table[table.task == "here"])
-    told = {}
+    tested = {"other settings": other, **dict(list(table[table.task != "here"].groupby("task")))}
+    by_number: dict[str, Any] = {}
     for number in NUMBERS:
         line = fitted_rule(points(known), number)
-        told[number] = {"line": line.tolist()}
-        for name, tested in {
-            "other settings": other,
-            **dict(list(table[table.task != "here"].groupby("task"))),
-        }.items():
-            eces = ruled(line, tested, number)
-            beside = {"CE": "less CE", "FL-3": "less FL-3", "least": "above the least"}
-            told[number][name] = {"gamma": interval(eces.gamma), "ece": by_seed(eces, 100 * eces.rule)} | {
-                words: by_seed(eces, 100 * (eces.rule - eces[column])) for column, words in beside.items()
-            }
-    return told
+        by_number[number] = {"line": line.tolist()}
+        for name, of_name in tested.items():
+            eces = ruled(line, of_name, number)
+            of_rule = {"gamma": interval(eces.gamma), "ece": by_seed(eces, eces.rule)}
+            beside = {words: by_seed(eces, eces.rule - eces[column]) for words, column in BESIDE.items()}
+            by_number[number][name] = of_rule | beside
+    return by_number
 
 
 def by_seed(table: pd.DataFrame, values: pd.Series) -> Interval:
@@ -223,29 +197,27 @@ def by_seed(table: pd.DataFrame, values: pd.Series) -> Interval:
 # ---- claims
 
 
-def claims(runs, cells) -> list[Claim]:
+def claims(runs, cells):
     """Whether T falls by the same factor everywhere, ECE where T says, and the rule on what it was not fitted on."""
-    table, told = every(runs, cells), []
+    table = every(runs, cells)
     for gamma in GAMMAS[1:]:
         group = table[table.gamma == gamma]
         factors = np.log(group.T0 / group.temperature).groupby(group.setting).mean()
         claim = f"γ = {gamma:g} divides cross-entropy's T by the same factor in every setting, to {SAME:.0%}"
-        told.append(same("focalgeo", claim, factors, factors.median()))
+        yield same("focalgeo", claim, factors, factors.median())
         implied = np.log(group["implied temperature"] / group.T0).groupby(group.setting).mean()
         claim = f"γ = {gamma:g}: behind the map of its loss every network needs cross-entropy's T, to {SAME:.0%}"
-        told.append(same("F 4.1", claim, implied, 0.0))
+        yield same("F 4.1", claim, implied, 0.0)
         nearer = np.abs(np.log(group.temperature)) < np.abs(np.log(group.T0))
-        agree = by_seed(group, (nearer == (group.ece < group.ece0)).astype(float))
+        agree = by_seed(group, (nearer == (group.ece < group.ece0)).astype(float)).clipped(0, 1)
         claim = f"γ = {gamma:g} has a lower ECE than cross-entropy just where its T is nearer 1, in 19 of 20 runs"
-        because = f"in {shown(agree.clipped(0, 1), scale=100)}% of {len(group)} runs"
-        told.append(Claim("F 4.1", claim, numbers.inside(agree.clipped(0, 1), 0.95, 1), because))
+        because = f"in {shown(agree, scale=100)}% of {len(group)} runs"
+        yield Claim("F 4.1", claim, numbers.inside(agree, 0.95, 1), because)
     for number, measured in rules(runs, cells).items():
-        words = NUMBERS[number]
-        for where, values in measured.items():
-            for beside in ("CE", "FL-3") if where != "line" else ():
-                claim = f"{place(where)}: ECE as trained with the γ that {words} names is lower than {beside}'s"
-                told.append(numbers.told("focalgeo", claim, values[f"less {beside}"], unit="points"))
-    return told
+        del measured["line"]
+        for (where, values), beside in product(measured.items(), ("CE", "FL-3")):
+            claim = f"{place(where)}: ECE as trained with the γ that {NUMBERS[number]} names is lower than {beside}'s"
+            yield numbers.told("focalgeo", claim, values[f"less {beside}"], unit="points")
 
 
 def same(source: str, claim: str, logs: pd.Series, wanted: float) -> Claim:
@@ -264,60 +236,44 @@ def place(name: str) -> str:
 # ---- tables and figure
 
 
-def settings_table(runs, cells) -> str:
+def settings_table(runs, cells):
     """Settings in the order of cross-entropy's T: how far it fits, ECE as trained by gamma in %; means over seeds."""
-    table, rows = every(runs, cells), []
-    for setting in table.groupby("setting").T0.mean().sort_values().index:
-        group = table[table.setting == setting]
-        plain = group[group.gamma == 0]
-        eces = {gamma: 100 * part.ece.mean() for gamma, part in group.groupby("gamma")}
-        least = min(eces.values())
-        told = [f"**{eces[gamma]:.1f}**" if eces[gamma] == least else f"{eces[gamma]:.1f}" for gamma in eces]
-        told = dict(zip(eces, told, strict=True))
-        gap = plain.gap.mean()
-        rows.append(
-            [
-                *(setting, plain.seed.nunique(), f"{100 * plain['train accuracy'].mean():.1f}"),
-                *("" if np.isnan(gap) else f"{gap:.2f}", f"{plain.T0.mean():.2f}"),
-                *(told.get(gamma, "") for gamma in GAMMAS),
-            ]
-        )
-    heads = ["setting", "seeds", "right on train, %", "gap of NLL", "T of CE", "ECE of CE"]
-    return numbers.markdown([*heads, *(f"γ = {gamma:g}" for gamma in GAMMAS[1:])], rows)
+    yield "setting", "seeds", "right on train, %", "gap of NLL", "T of CE", "ECE of CE", *LARGER.values()
+    for setting, group in by_setting(every(runs, cells)).items():
+        plain, eces = group[group.gamma == 0], 100 * group.groupby("gamma").ece.mean()
+        texts = eces.map("{:.1f}".format)
+        texts[eces.idxmin()] = f"**{texts[eces.idxmin()]}**"
+        right, gap, temperature = plain[["train accuracy", "gap", "T0"]].mean()
+        fit = f"{100 * right:.1f}", "" if np.isnan(gap) else f"{gap:.2f}", f"{temperature:.2f}"
+        yield setting, plain.seed.nunique(), *fit, *texts.reindex(GAMMAS, fill_value="")
 
 
-def temperatures_table(runs, cells) -> str:
+def temperatures_table(runs, cells):
     """T by NLL by gamma, as trained and, in brackets, behind the map of the loss; means over seeds."""
-    table, rows = every(runs, cells), []
-    for setting in table.groupby("setting").T0.mean().sort_values().index:
-        means = table[table.setting == setting].groupby("gamma")[["temperature", "implied temperature"]].mean()
-        values = {gamma: f"{plain:.2f} ({implied:.2f})" for gamma, (plain, implied) in means.T.items()}
-        rows.append([setting, f"{means.temperature[0]:.2f}", *(values.get(gamma, "") for gamma in GAMMAS[1:])])
-    return numbers.markdown(["setting", "cross-entropy", *(f"γ = {gamma:g}" for gamma in GAMMAS[1:])], rows)
+    yield "setting", "cross-entropy", *LARGER.values()
+    for setting, group in by_setting(every(runs, cells)).items():
+        means = group.groupby("gamma")[["temperature", "implied temperature"]].mean()
+        texts = pd.Series({gamma: "{:.2f} ({:.2f})".format(*pair) for gamma, pair in means.T.items()})
+        yield setting, f"{means.temperature[0]:.2f}", *texts.reindex(list(LARGER), fill_value="")
 
 
-def rules_table(runs, cells) -> str:
+def rules_table(runs, cells):
     """Rules fitted on half of the settings and tested on what they have not seen: ECE as trained, in points."""
-    rows = []
+    yield "gamma by the rule", "tested on", "gamma", "ECE, %", "less CE's", "less FL-3's", "above the least"
     for number, measured in rules(runs, cells).items():
-        slope, intercept = measured["line"]
+        slope, intercept = measured.pop("line")
         for where, values in measured.items():
-            if where != "line":
-                columns = [shown(value, signed="less" in words) for words, value in values.items()]
-                rows.append([f"{slope:.2f} {number} {intercept:+.2f}", place(where), *columns])
-    heads = ["gamma by the rule", "tested on", "gamma", "ECE, %", "less CE's", "less FL-3's", "above the least"]
-    return numbers.markdown(heads, rows)
+            columns = [shown(value, signed="less" in words) for words, value in values.items()]
+            yield f"{slope:.2f} {number} {intercept:+.2f}", place(where), *columns
 
 
 def fit(runs, cells):
     """ECE as trained against cross-entropy's T, a line for each gamma; and the gamma that needs no T by the gap."""
     table = every(runs, cells)
     figure, [[eces, needed]] = figures.panels(1, 2, 9.6, 3.8)
-    here = table[table.task == "here"]
-    order = here.groupby("setting").T0.mean().sort_values()
-    for number, gamma in enumerate(GAMMAS):
-        means = here[here.gamma == gamma].groupby("setting").ece.mean().reindex(order.index)
-        eces.plot(order, 100 * means, label=f"γ = {gamma:g}", **figures.look(number), markersize=4)
+    here = table[table.task == "here"].groupby(["gamma", "setting"])[["T0", "ece"]].mean().sort_values("T0")
+    for number, (gamma, means) in enumerate(here.groupby("gamma")):
+        eces.plot(means.T0, 100 * means.ece, label=f"γ = {gamma:g}", **figures.look(number), markersize=4)
     eces.set(xlabel="T of cross-entropy: how far it is fitted", ylabel="test ECE as trained, %", ylim=(0, None))
     of_all = points(table)
     for number, (task, group) in enumerate(of_all.groupby("task", sort=False)):
@@ -326,8 +282,7 @@ def fit(runs, cells):
     grid = np.linspace(of_all.gap.min(), of_all.gap.max(), 200)
     needed.plot(grid, by_rule(grid, *rules(runs, cells)["gap"]["line"]), color="0.5", label="rule")
     needed.set(xlabel="NLL on val less that on train, cross-entropy (nats)", ylabel="γ that needs no temperature")
-    figures.legend(figure, columns=5)
-    return figure
+    return figures.legend(figure, columns=5)
 
 
 QUESTION = Question(
@@ -338,7 +293,6 @@ QUESTION = Question(
     figures={"fit": fit},
     jobs=plan,
     keys={"train_size": (), "epochs": (), "gamma": ()},
-    within=("gamma", "seed"),
     numbers={"rules": rules},
     read=lambda flags: {"cells": stored.compared(*stored.TASKS)},
     options="--data=folder:cifar10.tar.xz",

@@ -1,6 +1,5 @@
 """Sharpness-aware minimisation against trace penalties, at equal trace and at equal cost."""
 
-from collections.abc import Iterator
 from itertools import combinations, pairwise, product
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import pandas as pd
 
 from experiments import figures, jobs, numbers
 from experiments.numbers import OUTPUTS, UNTOLD, Claim, Number, learned, rows_where, shown
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Job, Question
 
 CONFIG = "configs/digits_gamma.py"
 RATES = (0.03, 0.1)  # of which the one with the lower NLL on val is taken
@@ -37,7 +36,6 @@ FLATTENING = tuple(METHODS)[1:]
 TRACE = "trace CE val"
 HALF = 0.5  # of plain cross-entropy's trace, the level at which methods are compared
 ROOM, ACCURACY_ROOM = 0.005, 0.01
-UNREACHED = "no strength reaches half the trace"
 NUMBERS = {name: number for name, number in OUTPUTS.items() if name != "train accuracy"}
 CURVATURE = {
     "trace CE val": Number("trace, val"),
@@ -50,9 +48,9 @@ CURVATURE = {
 # ---- jobs
 
 
-def fields_of(method: str, strength: float, times: float, rate: float | None) -> dict[str, Any]:
+def fields_of(method: str, strength: float, times: float = 1.0, rate: float | None = None) -> dict[str, Any]:
     """What a job has beside the config, but for the seeds; the schedule is drawn out with the epochs."""
-    field, fields = METHODS[method].field, METHODS[method].fields
+    _, field, _, fields = METHODS[method]
     fields = jobs.T_ALONE | fields | {"loss.name": "cross_entropy", "sweep.gamma": ()}
     fields |= {"optimizer.learning_rate": rate} if rate else {"sweep.learning_rate": RATES}
     fields["optimizer.epochs"] = round(EPOCHS * times)
@@ -60,25 +58,20 @@ def fields_of(method: str, strength: float, times: float, rate: float | None) ->
     return fields | ({field: strength} if field else {})
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """Every method at every strength and rate, then each at its choice for as long as the costliest takes."""
 
-    def job(method, strength, times=1.0, rate=None):
-        of = {"method": method, "strength": strength, "times": times} | ({"rate": rate} if rate else {})
-        return jobs.sweep(
-            of,
-            range(flags.seeds),
-            CONFIG,
-            fields_of(method, strength, times, rate),
-            seconds=4 * times * (1 if rate else len(RATES)),
-            tags={"rate": "learning_rate", "seed": "seed"},
-            more=lambda run, *_: {"rate": rate or round(run["rate"], 6)},
-        )
+    def job(method, strength, times=1.0, **rate):
+        fields = fields_of(method, strength, times, **rate)
+        how = {"seconds": 4 * times * (1 if rate else len(RATES)), "tags": {"rate": "learning_rate", "seed": "seed"}}
+        more = lambda run, *_: rate or {"rate": round(run["rate"], 6)}  # noqa: E731
+        of = {"method": method, "strength": strength, "times": times, **rate}
+        return jobs.sweep(of, range(flags.seeds), CONFIG, fields, more=more, **how)
 
-    first = [job(method, strength) for method in METHODS for strength in METHODS[method].strengths]
-    fields = {method: fields_of(method, METHODS[method].strengths[-1], 1, RATES[0]) for method in METHODS}
+    fields = {name: fields_of(name, method.strengths[-1], rate=RATES[0]) for name, method in METHODS.items()}
     make = lambda out: {method: jobs.operations(CONFIG, values) for method, values in fields.items()}  # noqa: E731
     yield Job({}, (), make, part="operations")
+    first = [job(name, strength) for name, method in METHODS.items() for strength in method.strengths]
     yield from first
     if all(job.is_stored(parts) for job in first) and "operations" in parts:
         costs, runs = parts["operations"], pd.DataFrame(parts["runs"])
@@ -131,45 +124,46 @@ def at_level(runs, method: str) -> tuple[str, pd.DataFrame]:
     Plain cross-entropy is the weakest strength of each. No runs where no strength reaches the level.
     """
     strengths = {0.0: plain(runs)} | at_best_rate(runs, method)
-    wanted = mean_log(strengths[0.0]) + np.log(HALF)
-    for below, above in pairwise(strengths):
-        low, high = mean_log(strengths[below]), mean_log(strengths[above])
+    logs = {strength: mean_log(group) for strength, group in strengths.items()}
+    wanted = logs[0.0] + np.log(HALF)
+    for pair in pairwise(strengths):
+        low, high = map(logs.get, pair)
         if high <= wanted <= low:
             share = (low - wanted) / (low - high)
-            one, other = (strengths[strength].set_index("seed")[list(NUMBERS)] for strength in (below, above))
-            return f"{below:g} to {above:g}", ((1 - share) * one + share * other).dropna().reset_index()
+            one, other = (strengths[strength].set_index("seed")[list(NUMBERS)] for strength in pair)
+            return "{:g} to {:g}".format(*pair), ((1 - share) * one + share * other).dropna().reset_index()
     return "", runs[:0]
 
 
 def claims(runs):
     """At half the trace each method against plain and against each other; at equal cost each against plain."""
-    levels, told = {method: at_level(runs, method)[1] for method in FLATTENING}, []
+    levels = {method: at_level(runs, method)[1] for method in FLATTENING}
     points, nats = {"scale": 100, "unit": "points", "what": ""}, {"unit": "nats", "what": ""}
+    kept = points | {"falls": False, "margin": ACCURACY_ROOM}
     for method, level in levels.items():
         words = f"{METHODS[method].title}, at half the trace of cross-entropy's Hessian on val"
         if level.empty:
-            told.append(Claim("focalgeo", f"{words}: ECE as trained is lower", UNTOLD, UNREACHED))
+            yield Claim("focalgeo", f"{words}: ECE as trained is lower", UNTOLD, "no strength reaches half the trace")
             continue
         for name, claim, how in (
-            ("accuracy", "accuracy falls by less than a point", points | {"falls": False, "margin": ACCURACY_ROOM}),
+            ("accuracy", "accuracy falls by less than a point", kept),
             ("ece", "ECE as trained is lower", points),
             ("ece after T", "ECE after T is lower", points),
             ("nll", "NLL as trained is lower", nats),
         ):
             less = numbers.change(level, plain(runs), name)
-            told.append(numbers.told("focalgeo", f"{words}: {claim}", less, **how))
+            yield numbers.told("focalgeo", f"{words}: {claim}", less, **how)
     for one, other in combinations(FLATTENING, 2):
         claim = f"at half the trace ECE as trained is the same, to half a point: {METHODS[one].title}, "
         ece, nll = (numbers.change(levels[one], levels[other], name) for name in ("ece", "nll"))
         because = f"{shown(ece, scale=100, signed=True)} points; NLL {shown(nll, signed=True)} nats"
         because = because if ece.known else "not both reach half the trace"
-        told.append(Claim("focalgeo", claim + METHODS[other].title, numbers.alike(ece, ROOM), because))
+        yield Claim("focalgeo", claim + METHODS[other].title, numbers.alike(ece, ROOM), because)
     for method, (name, how) in product(FLATTENING, (("ece", points), ("nll", nats), ("nll after T", nats))):
         words = f"{METHODS[method].title}, strength chosen on val, beside plain cross-entropy of as many operations"
         less = numbers.change(longest(runs, method), longest(runs, "plain"), name)
         title = NUMBERS[name].title.removesuffix(", %")
-        told.append(numbers.told("focalgeo", f"{words}: {title} is lower", less, **how))
-    return told
+        yield numbers.told("focalgeo", f"{words}: {title} is lower", less, **how)
 
 
 def level_table(runs):
@@ -184,8 +178,8 @@ def level_table(runs):
 def strengths_table(runs):
     """Every method and strength at the rate chosen on val, means over seeds."""
     groups = {
-        (METHODS[method].title, f"{strength:g}" if strength else "", f"{group.rate.iloc[0]:g}"): group
-        for method in METHODS
+        (title, f"{strength:g}" if strength else "", f"{group.rate.iloc[0]:g}"): group
+        for method, (title, *_) in METHODS.items()
         for strength, group in at_best_rate(runs, method).items()
     }
     return numbers.means_table(["method", "strength", "rate"], groups, NUMBERS | CURVATURE)
@@ -205,20 +199,17 @@ def cost_table(runs, operations: dict[str, float]):
 
 def trace(runs):
     """Calibration against the trace: means over seeds with intervals; each line begins at plain cross-entropy."""
-    figure, axes = figures.panels(1, 3, 10.2, 3.6)
+    figure, panels = figures.row(("ece", "ece after T", "nll"), 10.2, 3.6)
     begin = plain(runs)
-    for axis, name in zip(axes[0], ("ece", "ece after T", "nll"), strict=True):
-        lines = {
-            METHODS[method].title: {np.exp(mean_log(group)): numbers.level(group, name) for group in cells}
-            for method in FLATTENING
-            for cells in [[begin, *at_best_rate(runs, method).values()]]
-        }
+    cells = {METHODS[method].title: [begin, *at_best_rate(runs, method).values()] for method in FLATTENING}
+    for axis, name in panels:
+        level = lambda group, name=name: (np.exp(mean_log(group)), numbers.level(group, name))  # noqa: E731
+        lines = {title: dict(map(level, groups)) for title, groups in cells.items()}
         figures.lines(axis, lines, scale=NUMBERS[name].scale)
         axis.axvline(HALF * np.exp(mean_log(begin)), color="0.6", linewidth=0.8, linestyle=":")
         figures.logarithmic(axis, "x")
         axis.set(xlabel="trace of cross-entropy's Hessian on val", ylabel=NUMBERS[name].title)
-    figures.legend(figure, title=f"n = {len(begin)} seeds; dotted: half the trace")
-    return figure
+    return figures.legend(figure, title=f"n = {len(begin)} seeds; dotted: half the trace")
 
 
 QUESTION = Question(

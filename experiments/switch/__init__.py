@@ -15,7 +15,7 @@ slower.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ import pandas as pd
 
 from experiments import figures, jobs, numbers
 from experiments.numbers import OUTPUTS, Claim, Interval, Number, rows_where, shown
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Question
 from focalgeo.rows import Diagnostic, Eigenvalue, ReliabilityBin, Trace, select
 
 CONFIG = "configs/digits.py"
@@ -94,29 +94,31 @@ def fields_of(out: Path, way: Way, seeds: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def path_of(run: dict, rows: list, workdir: Path) -> dict[str, dict[str, list[float]]]:
+def path_of(run, rows, workdir):
     """The run's "path", numbers on val: "epoch", "ece" (25 bins), "nll", "p_y", "lambda_max", "trace" by epoch.
 
     ECE and NLL in shares and nats, curvature of cross-entropy; the last is after training.
     """
-    bins = select(rows, ReliabilityBin, name="reliability", split="val", method=None)
-    epochs = sorted({row.epoch for row in bins if row.epoch is not None})
-    path = {"epoch": epochs, "ece": [0.0] * len(epochs)}
-    for row in bins:
+    eces: dict[float, float] = {}
+    for row in select(rows, ReliabilityBin, name="reliability", split="val", method=None):
         if row.epoch is not None:
-            path["ece"][epochs.index(row.epoch)] += row.share * abs(row.value - row.confidence)
+            eces[row.epoch] = eces.get(row.epoch, 0.0) + row.share * abs(row.value - row.confidence)
+    epochs = sorted(eces)
+    path = {"epoch": epochs, "ece": [eces[epoch] for epoch in epochs]}
+    diagnostic = {"split": "val", "outcome": None}
+    surface = {"split": "val", "loss": "cross_entropy"}
     for name, measurements in {
-        "nll": select(rows, Diagnostic, name="nll", split="val", outcome=None),
-        "p_y": select(rows, Diagnostic, name="true_class_probability", split="val", outcome=None),
-        "lambda_max": select(rows, Eigenvalue, name="lambda_max", split="val", loss="cross_entropy"),
-        "trace": select(rows, Trace, name="trace", split="val", loss="cross_entropy"),
+        "nll": select(rows, Diagnostic, name="nll", **diagnostic),
+        "p_y": select(rows, Diagnostic, name="true_class_probability", **diagnostic),
+        "lambda_max": select(rows, Eigenvalue, name="lambda_max", **surface),
+        "trace": select(rows, Trace, name="trace", **surface),
     }.items():
         of_epoch = {epochs[-1] if row.epoch is None else row.epoch: row.value for row in measurements}
         path[name] = [of_epoch[epoch] for epoch in epochs]
     return {"path": path}
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """A job for each way; later ones go on from the first two."""
     seeds = range(flags.seeds)
     for way in WAYS:
@@ -174,26 +176,23 @@ def share_less(one: np.ndarray, *others: np.ndarray) -> Interval:
 
 def claims(runs):
     """Of each direction and point: where it ends, how fast ECE goes, whether curvature goes along."""
-    told = []
     for point, when in POINTS.items():
         for source in GAMMAS:
-            told += _of_switch(runs, source, point)
+            yield from _of_switch(runs, source, point)
         more = share_less(*(gone(runs, source, point, "ece", EARLY) for source in GAMMAS))
         words = f"{when}: after {EARLY} epochs ECE has gone more of its way to focal loss than back"
-        told.append(numbers.told("focalgeo", words, more, falls=False, scale=100, unit="points of the way"))
-    return told
+        yield numbers.told("focalgeo", words, more, falls=False, scale=100, unit="points of the way")
 
 
 def _of_switch(runs, source: float, point: tuple[int, str]):
     other = other_of(source)
-    words = f"{LOSS[source]} to {LOSS[other]}, {POINTS[point]}"
     switched, whole = of(runs, source, *point, other), throughout(runs, other)
     ece = numbers.change(switched, whole, "ece")
     trace = numbers.paired(*(at_epoch(group, "trace", EPOCHS) for group in (switched, whole)))
     ways = [gone(runs, source, point, name, EARLY) for name in ("trace", "ece")]
     early, along = share_less(ways[1]), share_less(*ways)
     half = early.mapped(lambda share: share - 0.5)
-    told = (
+    for claim, verdict, because in (
         (
             f"test ECE ends within a point of {LOSS[other]}'s throughout",
             numbers.alike(ece, ROOM),
@@ -214,18 +213,18 @@ def _of_switch(runs, source: float, point: tuple[int, str]):
             numbers.alike(along, SHARE_ROOM),
             f"share of the trace less that of ECE {shown(along, scale=100, signed=True)} points",
         ),
-    )
-    return [Claim("focalgeo", f"{words}: {claim}", *reasons) for claim, *reasons in told]
+    ):
+        yield Claim("focalgeo", f"{LOSS[source]} to {LOSS[other]}, {POINTS[point]}: {claim}", verdict, because)
 
 
 def shares_table(runs):
     """The share of the way, %, some epochs after the switch."""
-    epochs, rows = (2, 6, 10, 20, 30), []
+    epochs = (2, 6, 10, 20, 30)
+    yield "switch", "of", *(f"{epoch} epochs, %" for epoch in epochs)
     for (point, when), source, (name, title) in product(POINTS.items(), GAMMAS, PATHS.items()):
-        shares = [share_less(gone(runs, source, point, name, epoch)) for epoch in epochs]
+        shares = (share_less(gone(runs, source, point, name, epoch)) for epoch in epochs)
         switch = f"{LOSS[source]} to {LOSS[other_of(source)]}, {when}"
-        rows.append([switch, title, *(shown(share, scale=100) for share in shares)])
-    return numbers.markdown(["switch", "of", *(f"{epoch} epochs, %" for epoch in epochs)], rows)
+        yield switch, title, *(shown(share, scale=100) for share in shares)
 
 
 def ends_table(runs):
@@ -236,22 +235,20 @@ def ends_table(runs):
 
 def paths(runs):
     """ECE and the trace of cross-entropy's Hessian on val: means over seeds against the epochs of both trainings."""
-    words = {"ece": "ECE on val", "trace": "trace of cross-entropy's\nHessian on val"}
+    names = ("ece", "trace")
     styles = {"throughout": "-", (HALF, "kept"): "--", (EPOCHS, "fresh"): ":"}
     figure, axes = figures.panels(2, 2, 8.6, 5.8, sharex=True, sharey="row")
-    for column, source in enumerate(GAMMAS):
-        panels = zip(axes[:, column], words, strict=True)
-        for (axis, name), (point, style), gamma in product(panels, styles.items(), GAMMAS):
+    for column, source in zip(axes.T, GAMMAS, strict=True):
+        for (axis, name), (point, style), gamma in product(zip(column, names, strict=True), styles.items(), GAMMAS):
             way = Way(gamma, 0, "fresh", gamma) if point == "throughout" else Way(source, *point, gamma)
             group = of(runs, *way)
             epochs, means = np.array(group.path.iloc[0]["epoch"]), np.mean(group.path.str[name].tolist(), 0)
             axis.plot(way.at + epochs, means, style, color=figures.COLOURS[GAMMAS.index(gamma)], label=str(way))
-        axes[0, column].set_title(f"{LOSS[source]} to {LOSS[other_of(source)]}, n = {runs.seed.nunique()} seeds")
-        axes[1, column].set_xlabel("epoch")
-    for axis, label in zip(axes[:, 0], words.values(), strict=True):
-        axis.set_ylabel(label)
-    figures.legend(figure, columns=2)
-    return figure
+        column[0].set_title(f"{LOSS[source]} to {LOSS[other_of(source)]}, n = {runs.seed.nunique()} seeds")
+        column[1].set_xlabel("epoch")
+    axes[0, 0].set_ylabel("ECE on val")
+    axes[1, 0].set_ylabel("trace of cross-entropy's\nHessian on val")
+    return figures.legend(figure, columns=2)
 
 
 QUESTION = Question(

@@ -8,12 +8,11 @@ penalty of 0.003 did not train with the Hessian's trace (accuracy 50%), and so b
 machine with other work, and rough.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
+from itertools import product
 
 from experiments import figures, jobs, numbers
 from experiments.numbers import OUTPUTS, Number, column, rows_where
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Job, Question
 from focalgeo import records
 from focalgeo.rows import Seconds, select
 
@@ -65,23 +64,21 @@ CLAIMS = (  # training, number, words, source
 )
 
 
-def train_seconds(run: dict, rows: list, workdir: Path) -> dict[str, float]:
+def train_seconds(run, rows, workdir):
     """Of training alone."""
     return {"train seconds": sum(row.value for row in select(records.read_rows(workdir), Seconds, phase="train"))}
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """Operations of a step, then seed by seed."""
-    jobs_of = {
-        way: (f"{CONFIG},{word}", NETWORK | fields | ({"data.name": flags.data} if flags.data else {}))
-        for way, (_, word, fields) in WAYS.items()
+    of_ways = {
+        way: (f"{CONFIG},{word}", NETWORK | fields | jobs.data_of(flags)) for way, (_, word, fields) in WAYS.items()
     }
-    cost = lambda out: {way: jobs.operations(*job) for way, job in jobs_of.items()}  # noqa: E731
+    cost = lambda out: {way: jobs.operations(*job) for way, job in of_ways.items()}  # noqa: E731
     yield Job({}, (), cost, part="operations")
-    for seed in range(flags.seeds):
-        for way, job in jobs_of.items():
-            seconds = 180 if way in ("ce", "fl3") else 540
-            yield jobs.sweep({"training": way}, (seed,), *job, seconds=seconds, more=train_seconds)
+    for seed, (way, job) in product(range(flags.seeds), of_ways.items()):
+        seconds = 180 if way in ("ce", "fl3") else 540
+        yield jobs.sweep({"training": way}, (seed,), *job, seconds=seconds, more=train_seconds)
 
 
 def groups(runs):
@@ -92,35 +89,31 @@ def groups(runs):
 
 def claims(runs):
     """Of each way of training beside cross-entropy."""
-    runs, told = numbers.with_own(runs), []
+    runs = numbers.with_own(runs)
     for way, number, words, source in CLAIMS:
         less = numbers.paired(column(runs, number, training=way), column(runs, number, training="ce"))
         scale = NUMBERS[number].scale
-        told.append(numbers.told(source, words, less, scale=scale, unit="points" if scale == 100 else ""))
-    return told
+        yield numbers.told(source, words, less, scale=scale, unit="points" if scale == 100 else "")
 
 
 def cost_table(runs, operations):
     """Operations of a step and seconds of training, as multiples of cross-entropy's."""
+    yield "trained with", "operations of a step, of plain's", "seconds of training", "of plain's"
     seconds = runs.groupby("training")["train seconds"].mean()
-    rows = [
-        [title, f"{operations[way] / operations['ce']:.3g}", f"{cost:.0f}", f"{cost / seconds['ce']:.2g}"]
-        for way, (title, *_) in WAYS.items()
-        for cost in [seconds[way]]
-    ]
-    heads = ["trained with", "operations of a step, of plain's", "seconds of training", "of plain's"]
-    return numbers.markdown(heads, rows)
+    for way, (title, *_) in WAYS.items():
+        times = operations[way] / operations["ce"]
+        yield title, f"{times:.3g}", f"{seconds[way]:.0f}", f"{seconds[way] / seconds['ce']:.2g}"
 
 
 def calibration(runs):
     """ECE as trained and after T, and NLL: means with intervals."""
-    figure, axes = figures.panels(1, 3, 9.4, 2.6, sharey=True)
-    for axis, name in zip(axes[0], ("ece", "ece after T", "nll"), strict=True):
+    figure, panels = figures.row(("ece", "ece after T", "nll"), 9.4, 2.6, sharey=True)
+    for axis, name in panels:
         levels = {title: numbers.level(group, name) for title, group in groups(runs).items()}
         figures.lines(axis, {"": levels}, along="x", scale=NUMBERS[name].scale, linestyle="")
         axis.set_xlabel(NUMBERS[name].title)
-    axes[0, 0].invert_yaxis()
-    axes[0, 0].set_title(f"n = {runs.seed.nunique()} seeds", loc="left")
+    figure.axes[0].invert_yaxis()
+    figure.axes[0].set_title(f"n = {runs.seed.nunique()} seeds", loc="left")
     return figure
 
 

@@ -15,7 +15,7 @@ of mean cross-entropy after training, whichever form was the penalty. Noise: the
 parameters, at the start and after training.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -27,7 +27,7 @@ from scipy import stats
 
 from experiments import figures, jobs, numbers
 from experiments.numbers import Interval, Number, column, interval, learned, rows_where, shown
-from experiments.question import Flags, Job, Parts, Question
+from experiments.question import Job, Question
 from experiments.trace_penalty import forms
 
 FORMS = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton"}
@@ -73,13 +73,10 @@ TASKS = {
         3,
         1,
         90,
-        SPLITS  # few images without augmentation, so that the network fits them and becomes overconfident
-        | {
-            "data.train_size": 2_000,
-            "data.augment": "none",
-            "optimizer.epochs": 25,
-            "optimizer.decay_epochs": (18, 23),
-        },
+        # few images without augmentation, so that the network fits them and becomes overconfident
+        SPLITS
+        | {"data.train_size": 2_000, "data.augment": "none"}
+        | {"optimizer.epochs": 25, "optimizer.decay_epochs": (18, 23)},
     ),
 }
 PAPER = TASKS["cifar10"]._replace(  # the config's own network, recipe and weights: 1.1e15 operations a run
@@ -106,7 +103,7 @@ def train(out: Path, name: str, task: Task, form: str, seeds: tuple[int, ...], d
     return [{"task": name} | run | made for run in forms.runs_of(workdir, form, tags, (*COLUMNS, CRITERION))]
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """Of each task weights and rates of each form; then the forms at the config's rate."""
     for name, task in TASKS.items():
         data = flags.data if name == "cifar10" else None
@@ -176,26 +173,19 @@ def by_task(weights) -> dict[str, pd.DataFrame]:
 
 def claims(weights):
     """For each task and form: ECE and traces fall with the weight, and accuracy is kept."""
-    told = []
-    points = {"scale": 100, "unit": "points"}
-    for task, runs in by_task(weights).items():
-        for form, name in FORMS.items():
-            cells, title = at_best_rate(runs, form), f"{TASKS[task].title}, {name}"
-            for number, (source, words) in ALONG.items():
-                ranks, what = along(cells, number)[0], "rank correlation with λ, by seed,"
-                told.append(numbers.told(source, f"{title}: {words} falls with λ", ranks, what=what))
-            means = {
-                at: group[CRITERION].mean() for at, group in cells.items() if at and len(learned(group)) == len(group)
-            }
-            best, largest = min(means, key=means.__getitem__), max(cells)
-            claim = f"{title}: with the λ above 0 of least NLL on val, ECE is below that without penalty"
-            less = numbers.change(learned(cells[best]), learned(cells[0.0]), "ece")
-            how = points | {"what": f"λ = {best:g},", "unit": "points of ECE"}
-            told.append(numbers.told("K Fig. 4", claim, less, **how))
-            lost = numbers.change(cells[largest], cells[0.0], "accuracy")  # runs at chance count too
-            claim = f"{title}: the largest λ, {largest:g}, costs less than a point of accuracy"
-            told.append(numbers.told("focalgeo", claim, lost, falls=False, margin=MARGIN, what="", **points))
-    return told
+    for (task, runs), (form, name) in product(by_task(weights).items(), FORMS.items()):
+        cells, title = at_best_rate(runs, form), f"{TASKS[task].title}, {name}"
+        for number, (source, words) in ALONG.items():
+            ranks, what = along(cells, number)[0], "rank correlation with λ, by seed,"
+            yield numbers.told(source, f"{title}: {words} falls with λ", ranks, what=what)
+        whole = (at for at, group in cells.items() if at and len(learned(group)) == len(group))
+        best, largest = min(whole, key=lambda at: cells[at][CRITERION].mean()), max(cells)
+        claim = f"{title}: with the λ above 0 of least NLL on val, ECE is below that without penalty"
+        less = numbers.change(learned(cells[best]), learned(cells[0.0]), "ece")
+        yield numbers.told("K Fig. 4", claim, less, scale=100, unit="points of ECE", what=f"λ = {best:g},")
+        lost = numbers.change(cells[largest], cells[0.0], "accuracy")  # runs at chance count too
+        claim = f"{title}: the largest λ, {largest:g}, costs less than a point of accuracy"
+        yield numbers.told("focalgeo", claim, lost, falls=False, margin=MARGIN, scale=100, unit="points", what="")
 
 
 # ---- tables and figure
@@ -223,7 +213,7 @@ def weights_table(runs, form: str):
 
 def rates_table(runs):
     """Mean NLL on val by rate, the chosen one in bold, and how many of its runs are at chance or stopped."""
-    rows = []
+    yield "form", "λ", *(f"rate {rate:g}" for rate in sorted(runs.rate.unique()))
     for form, title in FORMS.items():
         for penalty, group in of_form(runs, form).items():
             means, cells = criterion(group), []
@@ -233,18 +223,15 @@ def rates_table(runs):
                 lost = len(at_rate) - len(learned(at_rate))
                 text = f"{100 * mean:.4g}" if np.isfinite(mean) else "stopped"
                 cells.append(f"{bold}{text}{bold}" + (f" ({lost} at chance)" if lost else ""))
-            rows.append([title, f"{penalty:g}", *cells])
-    return numbers.markdown(["form", "λ", *(f"rate {rate:g}" for rate in means.index)], rows)
+            yield title, f"{penalty:g}", *cells
 
 
 def one_rate_table(runs):
     """Rank correlations with the penalty at one rate, over the seeds that learned with every penalty."""
-    rows = []
+    yield "form", "rate", "seeds", *(COLUMNS[name].title.removesuffix(", %") for name in ALONG)
     for (form, title), rate in product(FORMS.items(), sorted(runs.rate.unique())):
         ranks, counts = zip(*(along(of_form(rows_where(runs, rate=rate), form), name) for name in ALONG), strict=True)
-        rows.append([title, f"{rate:g}", counts[0], *(shown(value, signed=True) for value in ranks)])
-    titles = [COLUMNS[name].title.removesuffix(", %") for name in ALONG]
-    return numbers.markdown(["form", "rate", "seeds", *titles], rows)
+        yield title, f"{rate:g}", counts[0], *(shown(value, signed=True) for value in ranks)
 
 
 def draw(weights):
@@ -252,17 +239,15 @@ def draw(weights):
     tasks, names = by_task(weights), ("ece", "accuracy", "trace train")
     figure, axes = figures.panels(len(tasks), len(names), 10.5, 3.3 * len(tasks) + 0.4)
     for row, (task, runs) in zip(axes, tasks.items(), strict=True):
+        cells = {title: at_best_rate(runs, form).items() for form, title in FORMS.items()}
         for axis, name in zip(row, names, strict=True):
-            levels = {
-                title: {at: numbers.level(learned(group), name) for at, group in at_best_rate(runs, form).items()}
-                for form, title in FORMS.items()
-            }
+            level = lambda group, name=name: numbers.level(learned(group), name)  # noqa: E731
+            levels = {title: {at: level(group) for at, group in of_form} for title, of_form in cells.items()}
             figures.lines(axis, levels, scale=COLUMNS[name].scale)
             axis.set(xlabel="weight λ of the penalty", ylabel=COLUMNS[name].title)
         row[1].set_title(f"{TASKS[task].title}, n = {runs.seed.nunique()}")
         figures.logarithmic(row[2], "y")
-    figures.legend(figure)
-    return figure
+    return figures.legend(figure)
 
 
 QUESTION = Question(
@@ -273,7 +258,6 @@ QUESTION = Question(
     figures={"weights": draw},
     jobs=plan,
     keys={"task": (), "form": (), "penalty": (), "rate": ()},
-    within=("form", "penalty", "rate"),
     cost=lambda weights: f"{len(weights)} runs over weights and rates, and those of the forms",
     answers=("K Fig. 4",),
     seeds=None,

@@ -135,37 +135,34 @@ def noise_of(apply: Callable, outputs: Callable, state: TrainState, batch: Batch
 # ---- tables
 
 
-def tables(task: str, measured: dict[str, Any]) -> dict[str, str]:
+def tables(task: str, measured: dict[str, Any]) -> dict[str, Any]:
     """Of a task: means over the seeds that learned, paired differences, cost and noise."""
     runs, kinds = pd.DataFrame(measured["runs"]), ("none", *FORMS)
     runs["form"] = pd.Categorical(runs.form, kinds)
-    means, ended, rows = {}, {}, []
+    means, ended = {}, {}
     for at, group in runs.groupby(["penalty", "form"], observed=True):
         ended[at] = learned(group)
         means[f"{at[0]:g}", at[1], len(group), len(group) - len(ended[at])] = ended[at]
+    rows = [["penalty", "form less other", "seeds", *(number.title for number in COLUMNS.values())]]
     for penalty, (base, form) in product(sorted(set(runs.penalty) - {0}), combinations(kinds, 2)):
         one, other = ended[penalty, form], ended[penalty if base != "none" else 0.0, base]
-        cells = [cell(one) for cell in numbers.changes(COLUMNS, other).values()]
+        cells = (cell(one) for cell in numbers.changes(COLUMNS, other).values())
         rows.append([f"{penalty:g}", f"{form} less {base}", one.seed.isin(other.seed).sum(), *cells])
-    heads = ["penalty", "form less other", "seeds", *(number.title for number in COLUMNS.values())]
     return {
         f"{task} forms": numbers.table(["penalty", "form", "seeds", "at chance"], means, numbers.means(COLUMNS)),
-        f"{task} forms differences": numbers.markdown(heads, rows),
+        f"{task} forms differences": rows,
         f"{task} forms cost": cost_table(**measured["cost"]),
     }
 
 
-def cost_table(seconds: dict[str, Any], noise: dict[str, Any]) -> str:
+def cost_table(seconds: dict[str, Any], noise: dict[str, Any]) -> Iterator[Iterable[str]]:
     """Seconds of a step, and the noise of the estimate and of its gradient before and after training."""
-    rows = []
+    yield "form", "ms a step", "times no penalty", "when", "estimate", "sd", "noise of the gradient"
     for form, of_step in seconds.items():
         head = [form, f"{1e3 * of_step['wall']:.3g}", f"{of_step['times']:.2f}"]
         if form not in noise:
-            rows.append([*head, *[""] * 4])
+            yield *head, *[""] * 4
         for when, spread in noise.get(form, {}).items():
-            mean = f"{spread['mean']:.4g} ± {spread['error of mean']:.2g}"
-            relative = spread["gradient noise"]
-            rows.append([*head, when, mean, f"{spread['sd']:.3g}", f"{relative:.2f}" if relative else "over its mean"])
+            mean, relative = f"{spread['mean']:.4g} ± {spread['error of mean']:.2g}", spread["gradient noise"]
+            yield *head, when, mean, f"{spread['sd']:.3g}", f"{relative:.2f}" if relative else "over its mean"
             head = [""] * 3
-    heads = ("form", "ms a step", "times no penalty", "when", "estimate", "sd", "noise of the gradient")
-    return numbers.markdown(heads, rows)

@@ -7,6 +7,7 @@ for focal loss the logit whose focal calibration is 0.9, 1.2335. Intervals are o
 losses share.
 """
 
+from itertools import product
 from typing import Any
 
 import jax
@@ -19,7 +20,6 @@ from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where
 from experiments.question import Job, Question
 from focalgeo import calibration, losses
 from focalgeo.data.builtin import make_clusters
-from focalgeo.data.splits import Options
 
 DEVIATIONS = (0.0, 0.25, 0.5, 1.0)  # of the clusters; 0 is the limit whose optimum is known
 GAMMAS = {"ce": 0.0, "fl1": 1.0}
@@ -47,7 +47,7 @@ STATEMENTS = (
 
 def sample(deviation: float, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Points and labels of the train and the test split, 1,000 each."""
-    splits = make_clusters(str(deviation), Options(seed=seed)).splits
+    splits = make_clusters(str(deviation), seed=seed).splits
     return {name: (splits[name].x, splits[name].y) for name in ("train", "test")}
 
 
@@ -111,31 +111,27 @@ def less(runs, deviation: float, name: str) -> numbers.Interval:
 
 def claims(runs):
     """Each statement for each deviation above 0, and the known limit."""
-    told = [
-        numbers.told(
-            source, f"deviation {deviation:g}: {words}", less(runs, deviation, name), falls=falls, what="FL-1 less CE"
-        )
-        for source, words, name, falls in STATEMENTS
-        for deviation in DEVIATIONS[1:]
-    ]
+    for (source, words, name, falls), deviation in product(STATEMENTS, DEVIATIONS[1:]):
+        difference = less(runs, deviation, name)
+        yield numbers.told(source, f"deviation {deviation:g}: {words}", difference, falls=falls, what="FL-1 less CE")
     for loss, limit in LIMITS.items():
         error = (column(runs, "weight norm", deviation=0.0, loss=loss) - limit).abs().max()
         claim = f"without spread ‖w‖ of {TITLES[loss]} is {limit:.4f}"
-        told.append(Claim("focalgeo", claim, SHOWS if error < SHARPEST else NOT, f"largest difference {error:.1g}"))
-    return told
+        yield Claim("focalgeo", claim, SHOWS if error < SHARPEST else NOT, f"largest difference {error:.1g}")
 
 
 def norms_table(runs):
     """Means over samples for each deviation and loss, and the paired differences."""
-    rows, means = [], numbers.means(COLUMNS)
+    means = numbers.means(COLUMNS)
+    yield "deviation", "loss", *means
     for deviation, group in runs.groupby("deviation"):
-        every = [rows_where(group, loss=loss) for loss in GAMMAS]
-        for title, of_loss in zip(TITLES.values(), every, strict=True):
+        every = {title: rows_where(group, loss=loss) for loss, title in TITLES.items()}
+        for title, of_loss in every.items():
             of_loss = of_loss if deviation else of_loss[:1]  # without spread all samples are the same points
-            rows.append([f"{deviation:g}", title, *(cell(of_loss) for cell in means.values())])
+            yield f"{deviation:g}", title, *(cell(of_loss) for cell in means.values())
         if deviation:
-            rows.append(["", "FL-1 less CE", *(cell(every[1]) for cell in numbers.changes(COLUMNS, every[0]).values())])
-    return numbers.markdown(["deviation", "loss", *means], rows)
+            changes = numbers.changes(COLUMNS, every["CE"])
+            yield "", "FL-1 less CE", *(cell(every["FL-1"]) for cell in changes.values())
 
 
 COLOURS = {"ce": figures.BLUE, "fl1": figures.RED}
@@ -144,38 +140,35 @@ DEVIATION = 0.5  # of the figures
 
 def norms(runs):
     """Fig. 5: norms over training, all samples; the confidences of misclassified test points."""
-    figure, axes = figures.panels(1, 3, 11, 3.4)
-    labels = {"norms": "‖w‖", "logits": "mean size of test logits"}
+    figure, [[norms, logits, wrong]] = figures.panels(1, 3, 11, 3.4)
     for loss, title in TITLES.items():
-        group = rows_where(runs, deviation=DEVIATION, loss=loss)
-        for axis, (name, label) in zip(axes[0], labels.items(), strict=False):
-            values = np.array(group[name].tolist())
-            steps = np.linspace(0, STEPS, values.shape[1])
-            axis.plot(steps, values.T, color=COLOURS[loss], alpha=0.2, linewidth=0.7)
-            axis.plot(steps, values.mean(0), color=COLOURS[loss], label=title)
-            axis.set(xlim=(0, 40 * EVERY), xlabel="steps of gradient descent", ylabel=label)
+        group, colour = rows_where(runs, deviation=DEVIATION, loss=loss), COLOURS[loss]
+        figures.faint(norms, [0, STEPS], group.norms, colour, label=title)
+        figures.faint(logits, [0, STEPS], group.logits, colour, label=title)
         shares = np.array(group["histogram of wrong"].tolist())
-        axes[0, 2].stairs(100 * shares.mean(0), BINS, color=COLOURS[loss], linewidth=1.8)
-    axes[0, 2].set(xlabel="confidence of misclassified test points", ylabel="share, %")
-    axes[0, 0].legend()
+        wrong.stairs(100 * shares.mean(0), BINS, color=colour, linewidth=1.8)
+    for axis, label in ((norms, "‖w‖"), (logits, "mean size of test logits")):
+        axis.set(xlim=(0, 40 * EVERY), xlabel="steps of gradient descent", ylabel=label)
+    wrong.set(xlabel="confidence of misclassified test points", ylabel="share, %")
+    norms.legend()
     return figure
 
 
 def planes(runs):
     """Fig. 6: the probabilities of both losses over the plane, with the test points of the first sample."""
     points, labels = sample(DEVIATION, 0)["test"]
-    figure, axes = figures.panels(1, 2, 8.4, 3.9, sharey=True)
+    figure, panels = figures.row(TITLES.items(), 8.4, 3.9, sharey=True)
     across = np.linspace(-2.8, 2.8, 200)
     plane = np.stack(np.meshgrid(across, across), axis=-1)
-    for axis, (loss, title) in zip(axes[0], TITLES.items(), strict=True):
+    for axis, (loss, title) in panels:
         weights = np.array(rows_where(runs, deviation=DEVIATION, loss=loss, seed=0).weights.iloc[0])
         shades = axis.contourf(across, across, special.expit(plane @ weights), np.linspace(0, 1, 11), cmap="RdBu_r")
         sizes = np.where((points @ weights > 0) != (labels > 0), 24, 7)  # the wrong ones are larger
         axis.scatter(*points.T, sizes, labels, cmap="RdBu_r", edgecolors="black", linewidths=0.3)
         limits = across[[0, -1]]
         axis.set(title=f"{title}: ‖w‖ = {np.linalg.norm(weights):.2f}", xlabel="x1", xlim=limits, ylim=limits)
-    axes[0, 0].set_ylabel("x2")
-    figure.colorbar(shades, ax=axes, label="probability of class 1", shrink=0.9)
+    figure.axes[0].set_ylabel("x2")
+    figure.colorbar(shades, ax=figure.axes, label="probability of class 1", shrink=0.9)
     return figure
 
 

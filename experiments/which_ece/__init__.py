@@ -11,7 +11,6 @@ neither that of class 1 nor that of the predicted class (its issues 25 and 37 ar
 """
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -21,8 +20,8 @@ import pandas as pd
 from sklearn.calibration import calibration_curve
 
 from experiments import timing
-from experiments.numbers import NOT, SHOWS, Claim, markdown
-from experiments.question import Flags, Job, Parts, Question
+from experiments.numbers import NOT, SHOWS, Claim
+from experiments.question import Job, Question
 from focalgeo import calibration
 
 TOLERANCE = 1e-5
@@ -158,24 +157,21 @@ def agrees(value: float | str, expected: float | str) -> bool:
     return abs(value - expected) < TOLERANCE
 
 
-def claims(versions, rows) -> list[Claim]:
+def claims(versions, rows):
     """For each installed library whether all its answers are exact."""
-    told = []
     for name in filter(versions.get, versions):
         right = [agrees(row["answers"][name], row["expected"]) for row in rows]
         words, because = f"{name} gives the exact ECE in every case", f"{sum(right)} of {len(right)} cases"
-        told.append(Claim("focalgeo", words, SHOWS if all(right) else NOT, because))
-    return told
+        yield Claim("focalgeo", words, SHOWS if all(right) else NOT, because)
 
 
-def table(versions, rows) -> str:
+def table(versions, rows):
     """An answer in bold is not the exact value."""
-    lines = []
+    heads = (f"{name} {version or '(not installed)'}" for name, version in versions.items())
+    yield "case", "asked", "exact", *heads, "another value means"
     for row in rows:
-        cells = [row["case"], row["asked"].replace("_", " "), f"{float(row['expected']):.5g}"]
-        lines.append([*cells, *(_cell(row["answers"].get(name), row["expected"]) for name in versions), row["fault"]])
-    heads = [f"{name} {version or '(not installed)'}" for name, version in versions.items()]
-    return markdown(["case", "asked", "exact", *heads, "another value means"], lines)
+        answers = (_cell(row["answers"].get(name), row["expected"]) for name in versions)
+        yield row["case"], row["asked"].replace("_", " "), f"{float(row['expected']):.5g}", *answers, row["fault"]
 
 
 def _cell(value, expected):
@@ -186,7 +182,7 @@ def _cell(value, expected):
     return text if agrees(value, expected) else f"**{text}**"
 
 
-def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
+def plan(flags, parts):
     """Versions, None of what is not installed, and answers."""
     yield Job({}, (), lambda out: {name: timing.version(name) for name in LIBRARIES}, part="versions")
     yield Job({}, (), lambda out: measure(), part="rows")

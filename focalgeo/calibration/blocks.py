@@ -13,15 +13,9 @@ from threadpoolctl import ThreadpoolController
 from focalgeo import checks
 from focalgeo.types import Array, InputError
 
-_LARGE = 2**22  # numbers of a table from which on its terms, and sums within a block, are of its own type
-
-
+_LARGE = 2**22  # numbers of a table from which on its terms are of its own type: float64 would take twice the time
 _BLOCK = 2**17  # numbers of a table that are worked on at once: they stay in the processor's cache
-
-
-_FEWEST_ROWS = 8  # of a block
-
-
+_FEWEST_ROWS = 8  # of a block: with fewer the calls cost more than the work
 _KEPT = 2**25 - 2**16  # bytes, a little less than glibc's largest threshold
 
 
@@ -76,8 +70,8 @@ def mapped(function: Callable, table: Array) -> np.ndarray:
     return results
 
 
-def summed(function: Callable, table: Array, *arrays: Array) -> list[np.ndarray]:
-    """What the function returns, a tuple, added up over blocks in float64; of small tables it takes float64 numbers."""
+def summed(function: Callable, table: Array, *arrays: Array) -> np.ndarray:
+    """The function's arrays added up over blocks in float64; of small tables it takes float64 numbers."""
     wide = np.float64 if np.size(table) < _LARGE else np.asarray(table).dtype
     parts = in_blocks(lambda rows, *others: function(rows.astype(wide, copy=False), *others), table, *arrays)
-    return [np.sum(part, axis=0, dtype=np.float64) for part in zip(*parts, strict=True)]
+    return np.sum(parts, axis=0, dtype=np.float64)

@@ -4,7 +4,7 @@ And the check that a loss is the same at every call, which comes before any of t
 """
 
 import fnmatch
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import jax
@@ -19,6 +19,10 @@ from focalgeo.types import Array, InputError, PyTree, shown
 DENSE_LIMIT = 5000
 DENSE_ROWS_AT_ONCE = 64
 FORMS = ("forward_over_reverse", "reverse_over_reverse")
+_REVERSE = (
+    "the loss has a jax.custom_vjp, which has no forward derivative: "
+    'give form="reverse_over_reverse", to hvp or linearized_hvp'
+)
 
 
 def _check(params: PyTree, vector: PyTree) -> None:
@@ -55,7 +59,7 @@ def hvp(loss, params: PyTree, vector: PyTree, *, form: str = FORMS[0]) -> PyTree
     _check(params, vector)
     if _is_reverse(form):
         return linearized_hvp(loss, params, form=form)(vector)
-    with _forward():
+    with forward_derivative(_REVERSE):
         return jax.jvp(jax.grad(checks.scalar(loss)), (params,), (vector,))[1]
 
 
@@ -65,15 +69,14 @@ def _is_reverse(form):
 
 
 @contextmanager
-def _forward():
-    """Say what to do where a loss has no forward derivative."""
+def forward_derivative(otherwise: str) -> Iterator[None]:
+    """Within the block a `jax.custom_vjp`, which has no forward derivative, is an InputError that says `otherwise`."""
     try:
         yield
     except TypeError as error:
         if "custom_vjp" not in str(error):
             raise
-        mend = 'give form="reverse_over_reverse", to hvp or linearized_hvp'
-        raise InputError(f"the loss has a jax.custom_vjp, which has no forward derivative: {mend}") from error
+        raise InputError(otherwise) from error
 
 
 @at_highest
@@ -106,7 +109,7 @@ def linearized_hvp(loss, params: PyTree, *, form: str = FORMS[0]):
     if _is_reverse(form):
         pullback = jax.vjp(gradient, params)[1]
         return lambda vector: pullback(vector)[0]
-    with _forward():
+    with forward_derivative(_REVERSE):
         return jax.linearize(gradient, params)[1]
 
 

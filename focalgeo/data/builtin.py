@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from focalgeo.data.splits import Options, RawDataset
+from focalgeo.data.splits import RawDataset, Sizes
 from focalgeo.types import InputError, Split
 
 CENTRES = np.array([(-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, 1.0)])
@@ -16,8 +16,10 @@ EXAMPLES = 1000
 MOST_DEVIATION = 1e6
 
 
-def read_digits(_: str, options: Options) -> RawDataset:
-    """1797 images of 8x8, uint8 [1797, 8, 8, 1] with values 0..16, as one split: no test split was published.
+def read_digits(_: str) -> RawDataset:
+    """The 1,797 images of 8x8 that scikit-learn ships, which need no download.
+
+    They are uint8 [1797, 8, 8, 1] with values 0..16, as one split: no test split was published.
 
     Source: the test part of UCI's "Optical Recognition of Handwritten Digits", as scikit-learn ships it.
     """
@@ -28,16 +30,16 @@ def read_digits(_: str, options: Options) -> RawDataset:
     return RawDataset({"train": split}, tuple("0123456789"), checksum)
 
 
-def make_clusters(deviation: str, options: Options) -> RawDataset:
-    """Normal points about (+-1, +-1), float32 [examples, 2], as many in each cluster; a tenth of each flipped.
+def make_clusters(deviation: str, sizes: Sizes | None = None, seed: int = 1) -> RawDataset:
+    """Points about (+-1, +-1) in two classes, a tenth of the labels flipped.
 
-    The class is 1 where the first coordinate of the centre is positive, else 0, and the other one for exactly one in
-    ten points of every cluster.
+    They are float32 [examples, 2], normal about their centres, as many in each cluster. The class is 1 where the first
+    coordinate of the centre is positive, else 0, and the other one for exactly one in ten points of every cluster.
 
     Args:
         deviation: the standard deviation in both coordinates, 0 to a million, as text.
-        options: sizes of the splits, multiples of 40, and 1000 where None; seed, 0 or more, of the random numbers, of
-            which each split has its own.
+        sizes: of the splits, multiples of 40, and 1000 where None.
+        seed: 0 or more, of the random numbers, of which each split has its own.
 
     Returns:
         The data set; its checksum is that of the recipe, which sizes and seed do not change.
@@ -59,11 +61,11 @@ def make_clusters(deviation: str, options: Options) -> RawDataset:
         span = f"from 0 to at most {MOST_DEVIATION:,.0f}"
         raise InputError(f"clusters:{deviation}: give the standard deviation of the clusters, {span}, as clusters:0.5")
     unit, splits = len(CENTRES) * FLIPPED, {}
-    for index, (part, size) in enumerate(options.sizes._asdict().items()):
+    for index, (part, size) in enumerate((sizes or Sizes())._asdict().items()):
         size = EXAMPLES if size is None else size
         if size < 1 or size % unit:
             raise InputError(f"clusters: {part}_size is {size}: give a multiple of {unit}, so that flips are exact")
-        splits[part] = _sample(size, scale, np.random.default_rng([options.seed, index]))
+        splits[part] = _sample(size, scale, np.random.default_rng([seed, index]))
     checksum = hashlib.sha256(f"clusters {scale!r} {FLIPPED}".encode()).hexdigest()
     return RawDataset(splits, ("negative", "positive"), checksum)
 

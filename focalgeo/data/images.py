@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -17,7 +18,7 @@ from tqdm import tqdm
 
 from focalgeo import files
 from focalgeo.data import sources
-from focalgeo.data.splits import Options, RawDataset
+from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
@@ -31,34 +32,33 @@ TFDS_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 Members = dict[str, tuple[np.ndarray, np.ndarray]]  # by split: positions of its files in a list, and int32 labels
 
 
-def read_folder(location: str, options: Options) -> RawDataset:
-    """Images as uint8 [examples, height, width, 3], labels by alphabetical order of the class folders.
+def read_folder(location: str, image_size: int | None = None) -> RawDataset:
+    """Class folders of images.
+
+    They become uint8 [examples, height, width, 3], labels by alphabetical order of the class folders.
 
     Args:
         location: a folder or archive that holds {train,val,test}/<class>/<image>, val and test optional, or
             <class>/<image>; folders around it all, hidden files and other files are passed over. Relative to the
             working directory; ~ is the home folder.
-        options: image_size.
+        image_size: height and width that images are resized to; None: they must all have one size.
 
     Raises:
         InputError: nothing there, no images, one class, a corrupt archive or image, two sizes, an unusable layout.
     """
-    source = sources.find("folder", location)
+    return sources.decoded(sources.find("folder", location), image_size, _class_folders)
 
-    def build() -> RawDataset:
-        folder = sources.unpacked(source)
-        names = []
-        for name in sources.list_files(folder):
-            if PurePosixPath(name).suffix.lower() in SUFFIXES:
-                names.append(name)
-            elif (mimetypes.guess_type(name)[0] or "").startswith("image/"):  # passed over it would be lost in silence
-                raise InputError(f"{source.where}: {name} is of a format that is not read: convert it to .png")
-        class_names, members = layout(names, where=source.where)
-        images = decode_files(folder, names, options, where=source.where)
-        splits = {part: Split(images[rows], labels) for part, (rows, labels) in members.items()}
-        return RawDataset(splits, class_names, source.checksum)
 
-    return sources.decoded(source, f"folder-{options.image_size}", build)
+def _class_folders(source, image_size):
+    folder, names = sources.unpacked(source), []
+    for name in sources.list_files(folder):
+        if PurePosixPath(name).suffix.lower() in SUFFIXES:
+            names.append(name)
+        elif (mimetypes.guess_type(name)[0] or "").startswith("image/"):  # passed over it would be lost in silence
+            raise InputError(f"{source.where}: {name} is of a format that is not read: convert it to .png")
+    class_names, members = layout(names, where=source.where)
+    images = decode_files(folder, names, image_size, where=source.where)
+    return {part: Split(images[rows], labels) for part, (rows, labels) in members.items()}, class_names
 
 
 def layout(names: Sequence[str], *, where: str) -> tuple[tuple[str, ...], Members]:
@@ -83,15 +83,15 @@ def layout(names: Sequence[str], *, where: str) -> tuple[tuple[str, ...], Member
     if len(class_names) < 2 or not {class_name for _, class_name in folders} <= {*class_names}:
         there = ", ".join(map("/".join, folders[:9]))
         raise InputError(f"{where} has {there}: give two classes or more in train, and none but them in val and test")
-    pairs = defaultdict(list)
+    members = defaultdict(list)
     for row in sorted(range(len(paths)), key=paths.__getitem__):
         part, class_name, _ = paths[row]
-        pairs[part].append((row, class_names.index(class_name)))
-    return class_names, {part: tuple(np.array(rows, np.int32).T) for part, rows in pairs.items()}
+        members[part].append((row, class_names.index(class_name)))
+    return class_names, {part: tuple(np.array(pairs, np.int32).T) for part, pairs in members.items()}
 
 
 def decode_files(
-    folder: Path, names: Sequence[str], options: Options, *, where: str
+    folder: Path, names: Sequence[str], image_size: int | None, *, where: str
 ) -> UInt8[np.ndarray, "files height width 3"]:
     """The images of a folder's files, one or more, in their order; two threads decode.
 
@@ -99,15 +99,15 @@ def decode_files(
     held (EXIF) turns nothing.
 
     Raises:
-        InputError: a broken image, or images of different sizes where options.image_size is None.
+        InputError: a broken image, or images of different sizes where image_size is None.
     """
 
-    def decode(name: str) -> np.ndarray:
+    def decode(name):
         with files.reading(f"{where}: {name}"), Image.open(folder / name, formats=FORMATS) as image:
             # Pillow would clip 16 and 32 bits at 255; a camera's MPO holds a photo and smaller copies of it
             if image.mode[0] in "IF" or (image.format != "MPO" and getattr(image, "is_animated", False)):
                 raise ValueError(f"mode {image.mode} or holds several images, not one of 8 bits per channel")
-            return resized(image.convert("RGB"), options.image_size)
+            return resized(image.convert("RGB"), image_size)
 
     # Pillow warns of a file's metadata. closing: an error ends the decoding of the files that are left
     ignoring = warnings.catch_warnings(action="ignore")
@@ -129,14 +129,16 @@ def resized(image: Image.Image, image_size: int | None) -> UInt8[np.ndarray, "he
     )
 
 
-def read_tiny_imagenet(location: str, options: Options) -> RawDataset:
-    """Images as uint8 [examples, height, width, 3]; the official val split is test, labels go by alphabetical wnid.
+def read_tiny_imagenet(location: str, image_size: int | None = None) -> RawDataset:
+    """Tiny ImageNet in its own layout; the official val split is test.
+
+    Images become uint8 [examples, height, width, 3], labels go by alphabetical wnid.
 
     Args:
         location: a folder or archive with train/<wnid>/images/, val/images/, val/val_annotations.txt and words.txt, as
             tiny-imagenet-200.zip of Stanford's CS231n course; its test images have no labels and are passed over. A
             class is named by the first of its names in words.txt, or by its wnid where it is missing there.
-        options: image_size, None keeps 64x64. Greyscale becomes RGB.
+        image_size: None keeps 64x64. Greyscale becomes RGB.
 
     Raises:
         InputError: nothing there, another layout, an image of val that is not there or has no class of train's, a
@@ -145,54 +147,52 @@ def read_tiny_imagenet(location: str, options: Options) -> RawDataset:
     Source:
         Komisarenko & Kull, arXiv 2408.11598, 5.1: 90,000 and 10,000 split from train, the official val as test.
     """
-    source = sources.find("tiny_imagenet", location)
-    where = source.where
-
-    def build() -> RawDataset:
-        folder = sources.unpacked(source)
-        roots = [name.removesuffix(ANNOTATIONS) for name in sources.list_files(folder) if name.endswith(ANNOTATIONS)]
-        if len(roots) != 1:
-            raise InputError(f"{where} holds {len(roots)} files {ANNOTATIONS}: give Tiny ImageNet's own layout, once")
-        folder = folder / roots[0]
-        names = sources.list_files(folder)
-        train, test = (fnmatch.filter(names, pattern) for pattern in ("train/*/images/*", "val/images/*"))
-        wnid_of = {name: name.split("/")[1] for name in train}
-        wnids = sorted({*wnid_of.values()})
-        listed = {f"val/images/{file}": rest.split("\t")[0] for file, rest in _pairs(folder / ANNOTATIONS)}
-        strange = {*test} ^ {name for name, wnid in listed.items() if wnid in wnids}
-        if strange or not (train and test):
-            name = min(strange, default="train/<wnid>/images")
-            raise InputError(f"{where}: {name} is not there, or has no class of train's: unpack or fetch it again")
-        wnid_of |= listed
-        splits = {
-            part: Split(
-                decode_files(folder, members, options, where=where),
-                np.array([wnids.index(wnid_of[name]) for name in members], np.int32),
-            )
-            for part, members in (("train", train), ("test", test))
-        }
-        english = dict(_pairs(folder / "words.txt"))
-        class_names = tuple(english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
-        return RawDataset(splits, class_names, source.checksum)
-
-    return sources.decoded(source, f"tiny_imagenet-{options.image_size}", build)
+    return sources.decoded(sources.find("tiny_imagenet", location), image_size, _tiny_imagenet)
 
 
-def _pairs(path: Path) -> list[list[str]]:
+def _tiny_imagenet(source, image_size):
+    folder, where = sources.unpacked(source), source.where
+    roots = [name.removesuffix(ANNOTATIONS) for name in sources.list_files(folder) if name.endswith(ANNOTATIONS)]
+    if len(roots) != 1:
+        raise InputError(f"{where} holds {len(roots)} files {ANNOTATIONS}: give Tiny ImageNet's own layout, once")
+    folder = folder / roots[0]
+    names = sources.list_files(folder)
+    train, test = (fnmatch.filter(names, pattern) for pattern in ("train/*/images/*", "val/images/*"))
+    wnid_of = {name: name.split("/")[1] for name in train}
+    wnids = sorted({*wnid_of.values()})
+    listed = {f"val/images/{file}": rest.split("\t")[0] for file, rest in _pairs(folder / ANNOTATIONS)}
+    strange = {*test} ^ {name for name, wnid in listed.items() if wnid in wnids}
+    if strange or not (train and test):
+        name = min(strange, default="train/<wnid>/images")
+        raise InputError(f"{where}: {name} is not there, or has no class of train's: unpack or fetch it again")
+    wnid_of |= listed
+    splits = {
+        part: Split(
+            decode_files(folder, members, image_size, where=where),
+            np.array([wnids.index(wnid_of[name]) for name in members], np.int32),
+        )
+        for part, members in (("train", train), ("test", test))
+    }
+    english = dict(_pairs(folder / "words.txt"))
+    return splits, [english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
+
+
+def _pairs(path):
     """What stands before and behind the first tab of each line; none where there is no such file."""
     lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
     return [line.split("\t", 1) for line in lines if "\t" in line]
 
 
-def read_tfds(name: str, options: Options) -> RawDataset:
-    """A data set that `tfds build` has prepared as array_record: its splits train, validation and test, as stored.
+def read_tfds(name: str, image_size: int | None = None) -> RawDataset:
+    """An image set that TensorFlow Datasets has prepared.
 
+    `tfds build` has prepared it as array_record; its splits are train, validation and test, as stored.
     Nothing is downloaded: preparing needs TensorFlow and a network, reading needs neither.
 
     Args:
         name: as tensorflow-datasets spells it, <name>, <name>/<config> or <name>:<version>; looked for under
             $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-        options: image_size.
+        image_size: height and width that images are resized to; None: they must all have one size.
 
     Raises:
         InputError: the extra is not installed, the set is not prepared (the message says how), or holds no images with
@@ -208,25 +208,26 @@ def read_tfds(name: str, options: Options) -> RawDataset:
         builder = read_only_builder.builder_from_files(name, data_dir=data_dir, file_format="array_record")
         source = sources.Source(where, Path(builder.data_path), sources.checksum(Path(builder.data_path)))
 
-    def build() -> RawDataset:
-        mend = "prepare it again, choose a set of images with class labels, or set config.data.image_size"
-        with files.reading(where, mend):
-            image_key, label_key = builder.info.supervised_keys or ("image", "label")
-            splits = {}
-            for part, split in TFDS_SPLITS.items():
-                if split in builder.info.splits:
-                    examples = builder.as_data_source(split=split)
-                    pairs = [(_pixels(example[image_key], options), example[label_key]) for example in examples]
-                    x, y = zip(*pairs, strict=True)
-                    splits[part] = Split(np.stack(x), np.array(y, np.int32))
-            return RawDataset(splits, tuple(builder.info.features[label_key].names), source.checksum)
-
-    return sources.decoded(source, f"tfds-{options.image_size}", build)
+    return sources.decoded(source, image_size, partial(_prepared, builder))
 
 
-def _pixels(image: np.ndarray, options: Options) -> np.ndarray:
+def _prepared(builder, source, image_size):
+    mend = "prepare it again, choose a set of images with class labels, or set config.data.image_size"
+    with files.reading(source.where, mend):
+        image_key, label_key = builder.info.supervised_keys or ("image", "label")
+        splits = {}
+        for part, split in TFDS_SPLITS.items():
+            if split in builder.info.splits:
+                examples = builder.as_data_source(split=split)
+                pairs = [(_pixels(example[image_key], image_size), example[label_key]) for example in examples]
+                x, y = zip(*pairs, strict=True)
+                splits[part] = Split(np.stack(x), np.array(y, np.int32))
+        return splits, builder.info.features[label_key].names
+
+
+def _pixels(image, image_size):
     if image.dtype != np.uint8:
         raise ValueError(f"it holds {image.dtype}, no images of 8 bits")
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
-    row = resized(picture, options.image_size)
+    row = resized(picture, image_size)
     return row.reshape(*row.shape[:2], -1)

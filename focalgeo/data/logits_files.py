@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from focalgeo import advice, files
+from focalgeo import checks, files
 from focalgeo.data.output_arrays import Keys, Outputs, array_of, open_arrays, read_arrays
 from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
 
@@ -120,7 +120,9 @@ def _faults(outputs):
         values = getattr(outputs, role)
         if values is not None and (values.shape != scores.shape[:1] or values.dtype.kind not in types):
             what = f"{role} is {str(values.dtype)[:60]} of shape {values.shape}, {kind} have shape {scores.shape}"
-            mend = advice.of_labels(values, scores.shape) if role == "labels" else "give a name or number for each row"
+            mend = (
+                checks.label_advice(values, scores.shape) if role == "labels" else "give a name or number for each row"
+            )
             yield f"{what}: {mend}"
     labels, classes = outputs.labels if is_labelled else scores.argmax(axis=1), scores.shape[1]
     if len(labels) < (_FEWEST_EXAMPLES if is_labelled else 1):
@@ -130,7 +132,7 @@ def _faults(outputs):
     if wrong.any():
         what = f"labels run from {labels.min()} to {labels.max()}: with {classes} classes give labels from 0 to"
         first = f"the first is in {place(np.argmax(wrong))}"
-        yield f"{what} {classes - 1}; {first}; {advice.of_labels(labels, scores.shape)}"
+        yield f"{what} {classes - 1}; {first}; {checks.label_advice(labels, scores.shape)}"
     yield from _faults_of_scores(np.where(scores == -np.inf, 0, scores), kind, place)
     of_label = scores[np.arange(len(labels)), labels]
     if of_label.min() == -np.inf:
@@ -161,10 +163,10 @@ def _faults_of_scores(scores, kind, place="row {}".format):
         if wrong.any():
             row = np.argmax(wrong)
             what = f"{wrong.sum()} rows of probs are negative or do not sum to 1, the first is {place(row)}"
-            yield f"{what} with {sums[row]:.6g}: {advice.of_probabilities(scores)}"
+            yield f"{what} with {sums[row]:.6g}: {checks.probability_advice(scores)}"
 
 
-def _as_float32(logits: np.ndarray) -> np.ndarray:
+def _as_float32(logits):
     """Logits as float32; of wider types each row less its maximum, if they are large, lest differences round away."""
     if logits.dtype.itemsize > 4:
         logits = logits.astype(np.float64)

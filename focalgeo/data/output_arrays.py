@@ -19,7 +19,7 @@ from ml_dtypes import bfloat16  # makes the type known to NumPy too, which safet
 from safetensors.numpy import load_file
 
 from focalgeo import files
-from focalgeo.data import lm_eval, sources, tables
+from focalgeo.data import sources, tables
 from focalgeo.types import OFF_ONE, InputError, is_one_hot, library, look_like_probabilities, shown
 
 _LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
@@ -37,6 +37,9 @@ _SCORES = ("logits", "probs", "scores")
 _TEXTS = ("labels", "group", "cluster")
 _PAIRS = (("0", "1"), ("-1", "1"), ("False", "True"))  # labels of two classes
 _NUMBERED = re.compile(r"^(.+)_[0-9]+$")
+# Of lm-evaluation-harness, by --log_samples.
+_SAMPLES = re.compile(r"samples_(.+)_[^_]+\.jsonl(?:\.gz)?")
+_ASK_SAMPLES = "give samples of a multiple-choice task, whose target is the number of a choice"
 
 
 class Keys(NamedTuple):
@@ -103,14 +106,16 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     if np.shape(outputs.labels) == outputs.index.shape:
         if keys.ignored:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
-            arrays = {
-                name: value[kept]
-                for name, value in outputs._asdict().items()
-                if getattr(value, "shape", ())[:1] == kept.shape
-            }
-            outputs = outputs._replace(**arrays, left_out=np.sum(~kept))
+            outputs = _rows_of(outputs, kept)._replace(left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
     return _of_two_classes(outputs)
+
+
+def _rows_of(outputs, rows):
+    """These rows of each array that has a value for each."""
+    size = outputs.index.shape
+    arrays = {name: value for name, value in outputs._asdict().items() if getattr(value, "shape", ())[:1] == size}
+    return outputs._replace(**{name: value[rows] for name, value in arrays.items()})
 
 
 def paths_of(source: str) -> dict[str, Path]:
@@ -195,14 +200,12 @@ def _of_labels(outputs, where):
         what = f"labels have shape {np.shape(labels)}, scores {scores.shape}"
         raise InputError(f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1")
     row, label = np.indices(scores.shape).reshape(2, -1)
-    return outputs._replace(
+    cluster = np.arange(len(scores)).astype(str) if outputs.cluster is None else outputs.cluster
+    return _rows_of(outputs._replace(cluster=cluster), row)._replace(
         logits=scores.ravel(),
         labels=None if labels is None else labels.ravel(),
         group=np.array(outputs.classes or range(scores.shape[1]), str)[label],
-        cluster=row.astype(str) if outputs.cluster is None else outputs.cluster[row],
-        weight=None if outputs.weight is None else outputs.weight[row],
         classes=None,
-        index=outputs.index[row],
     )
 
 
@@ -227,8 +230,12 @@ def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.
         raise InputError(f"{where} has no array {name!r}, only {there}: name the {mend}")
     values = arrays[names[0]]
     if isinstance(arrays, _Columns):
-        is_text = len(names) == 1 and role in _TEXTS and values.shape[1] == 1
-        values = _texts(values) if is_text else _numbers([arrays[part] for part in names], where)
+        frame = pandas.concat([arrays[part] for part in names], axis=1)
+        if role in _TEXTS and frame.shape[1] == 1:
+            values = np.array(frame.iloc[:, 0].tolist())
+            values = np.char.strip(values) if values.dtype.kind == "U" else values
+        else:
+            values = _numbers(frame, where, is_numbered=len(names) == 1 < frame.shape[1])
     if values.dtype in (bfloat16, np.dtype("V2")):  # NumPy's own files do not name it
         return values.view(bfloat16).astype(np.float32)
     if role == "labels" and values.dtype.kind in "fU":
@@ -252,11 +259,33 @@ def open_arrays(path: Path, keys: Keys) -> Mapping[str, Any]:
     if suffix in _READERS and os.path.isfile(path):  # a pipe would be waited for
         return _READERS[suffix](path)
     texts = [name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])]
-    table = pandas.concat([lm_eval.outputs(tables.read_table(each, texts=texts), each) for each in _files(path)])
+    table = pandas.concat([_of_samples(tables.read_table(each, texts=texts), each) for each in _files(path)])
     asked = {part for key in keys[:7] for part in (key or "").split(",")}
     stems = Counter(_NUMBERED.sub(r"\1", name) for name in table.columns if name not in asked)
     stems = [stem if stems[stem := _NUMBERED.sub(r"\1", name)] > 1 else name for name in table.columns]
     return _Columns({stem: table.loc[:, [other == stem for other in stems]] for stem in stems})
+
+
+def _of_samples(table, path):
+    """Columns logits (log-likelihoods), labels, group (the task) and cluster (the document) of a table of samples.
+
+    A sample of a multiple-choice task, a line of samples_TASK_DATE.jsonl, holds `filtered_resps`, [log-likelihood, is
+    greedy] of each choice, and `target`, the number of the right one; the numbers may be written as text. Another table
+    is given back. Source: lm_eval/evaluator.py and lm_eval/loggers/evaluation_tracker.py of
+    EleutherAI/lm-evaluation-harness.
+    """
+    if not {"doc_id", "target"} <= {*table} or {"resps", "filtered_resps"}.isdisjoint(table):
+        return table
+    logits, labels = [], []
+    for line, sample in zip(table.index, table.to_dict("records"), strict=True):
+        with files.reading(f"{path}, line {line},", _ASK_SAMPLES):
+            pairs = sample["filtered_resps"] if "filtered_resps" in sample else [first for first, *_ in sample["resps"]]
+            kept = len(pairs) // 2 if "acc_mutual_info" in sample else None  # those without the question follow
+            logits.append([float(value) for value, _ in pairs][:kept])
+            labels.append(int(sample["target"]))
+    group = table.get("task", pandas.Series(_SAMPLES.sub(r"\1", path.name), table.index))
+    cluster = group + "/" + table["doc_id"].astype(str)
+    return pandas.DataFrame({"logits": logits, "labels": labels, "group": group, "cluster": cluster}, table.index)
 
 
 def _files(path):
@@ -264,19 +293,13 @@ def _files(path):
     return sorted(path.parent.glob(path.name)) or [path] if "*" in path.name else [path]
 
 
-def _texts(frame):
-    values = np.array(frame.iloc[:, 0].tolist())
-    return np.char.strip(values) if values.dtype.kind == "U" else values
-
-
-def _numbers(frames, where):
+def _numbers(frame, where, is_numbered):
     """Columns of numbers, or one of lists, as float64 [rows, columns], or [rows] of one that is not numbered."""
-    frame, index = pandas.concat(frames, axis=1), frames[0].index
-    first = frame.columns[0]
+    index, first = frame.index, frame.columns[0]
     if isinstance(frame.iat[0, 0], (list, np.ndarray)):
         columns = zip_longest(*frame[first])
         frame = pandas.DataFrame({f"{first}[{number}]": column for number, column in enumerate(columns)}, index)
-    elif len(frames) == 1 and frame.shape[1] > 1 and _NUMBERED.fullmatch(first):  # in order, none missing
+    elif is_numbered:  # in order, none missing
         names = [_NUMBERED.sub(rf"\1_{number}", first) for number in range(frame.shape[1])]
         if {*names} != {*frame}:
             raise InputError(

@@ -1,32 +1,38 @@
 """Registry of data sets: a name in, a `Dataset` out."""
 
+import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
-from focalgeo.data import arrays, builtin, graphs, images, texts, treebank
-from focalgeo.data.splits import Options, RawDataset, Sizes, check_labels, divide
+from focalgeo.data import builtin, graphs, images, tables, texts, treebank
+from focalgeo.data.splits import RawDataset, Sizes, check_labels, divide
 from focalgeo.types import Dataset, InputError
 
 
 class Reader(NamedTuple):
-    """Reader of the data sets of one kind."""
+    """Reader of the data sets of one kind; the tables of docs say by the first line of its docstring what it reads."""
 
-    read: Callable[[str, Options], RawDataset]  # of the text behind the colon
-    argument: str  # how messages write what stands behind the kind; in brackets where it may be missing
-    options: tuple[str, ...]  # config fields that apply
+    read: Callable[..., RawDataset]  # of the text behind the colon; its other parameters are what it may be asked for
+    argument: str = ""  # how messages write what stands behind the kind; in brackets where it may be missing
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What `read` takes besides that text, by name."""
+        _, *names = inspect.signature(self.read).parameters
+        return tuple(names)
 
 
 # By the kind, which stands in front of the colon.
 READERS = {
-    "digits": Reader(builtin.read_digits, "", ()),
-    "tfds": Reader(images.read_tfds, ":NAME", ("image_size",)),
-    "folder": Reader(images.read_folder, ":PATH", ("image_size",)),
-    "tiny_imagenet": Reader(images.read_tiny_imagenet, ":PATH", ("image_size",)),
-    "newsgroups": Reader(texts.read_newsgroups, "[:PATH]", ("max_words", "max_length")),
-    "sst": Reader(treebank.read_treebank, ":PATH", ("max_words",)),
-    "arrays": Reader(arrays.read_arrays, ":FILE.npz", ()),
-    "table": Reader(arrays.read_columns, ":FILE", ("label",)),
-    "clusters": Reader(builtin.make_clusters, ":DEVIATION", ()),
+    "digits": Reader(builtin.read_digits),
+    "tfds": Reader(images.read_tfds, ":NAME"),
+    "folder": Reader(images.read_folder, ":PATH"),
+    "tiny_imagenet": Reader(images.read_tiny_imagenet, ":PATH"),
+    "newsgroups": Reader(texts.read_newsgroups, "[:PATH]"),
+    "sst": Reader(treebank.read_treebank, ":PATH"),
+    "arrays": Reader(tables.read_arrays, ":FILE.npz"),
+    "table": Reader(tables.read_columns, ":FILE"),
+    "clusters": Reader(builtin.make_clusters, ":DEVIATION"),
 }
 GRAPH = "graph:"  # in front of a name: that data set as one graph
 
@@ -54,7 +60,7 @@ def load_dataset(
             "newsgroups:<path>", 20 Newsgroups as group folders, divided by date or not; "newsgroups" alone has
             scikit-learn download them;
             "sst:<path>", the Stanford Sentiment Treebank's trees, the binary task;
-            "arrays:<path>", arrays of one's own in an .npz file, see focalgeo.data.arrays;
+            "arrays:<path>", arrays of one's own in an .npz file, see focalgeo.data.tables;
             "table:<path>", a table with a column of classes, as .csv, .tsv, .parquet, .feather or .jsonl, .gz or not;
             "clusters:<deviation>", points about (+-1, +-1) in two classes, a tenth of the labels flipped;
             "graph:<name>", the graph of the examples of another of them, see focalgeo.data.graphs.
@@ -90,17 +96,17 @@ def load_dataset(
     if reader is None or reader.argument[:1] == ":" != colon or (colon and not reader.argument):
         forms = [f"{kind}{reader.argument}" for kind, reader in READERS.items()]
         raise InputError.of_choice("config.data.name", name, [*forms, f"{GRAPH}NAME"])
-    sizes = Sizes(train_size, val_size, test_size)
-    options = Options(sizes, split_seed, image_size, max_words, max_length, label)
-    for option in Options._fields[2:]:
-        value = getattr(options, option)
+    own = {"image_size": image_size, "max_words": max_words, "max_length": max_length, "label": label}
+    for option, value in own.items():
         if value is not None and (option not in reader.options or (option != "label" and value < 1)):
             raise InputError(f"{option} is {value} for {name}: give at least 1 where it applies, or leave it out")
-    raw = reader.read(argument, options)
+    sizes = Sizes(train_size, val_size, test_size)
+    asked = {"sizes": sizes, "seed": split_seed, **own}
+    raw = reader.read(argument, **{option: asked[option] for option in reader.options})
     check_labels(raw, name=name)
     data = divide(raw, sizes, name=name, seed=split_seed)
     if raw.features:
-        data = arrays.standardised(data, raw.features)
+        data = tables.standardised(data, raw.features)
     elif data.vocabulary:
-        data = texts.encode_dataset(data, max_words=max_words or raw.max_words)
+        data = texts.encode_dataset(data, max_words=raw.max_words)
     return graphs.joined(data) if is_graph else data

@@ -70,7 +70,7 @@ def list_files(folder: Path) -> list[str]:
         OSError: a folder that cannot be listed.
     """
 
-    def refuse(error: OSError) -> None:
+    def refuse(error):
         raise error
 
     names, met = [], set()
@@ -106,7 +106,7 @@ def unpacked(source: Source) -> Path:
     return _made(f"unpacked-{source.checksum}", partial(_unpack, source.path), source.where)
 
 
-def _unpack(path: Path, folder: Path) -> None:
+def _unpack(path, folder):
     left, is_zip = UNPACKED_LEAST + UNPACKED_RATIO * path.stat().st_size, path.suffix.lower() == ".zip"
     with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
         for member in archive.infolist() if is_zip else archive:
@@ -128,21 +128,22 @@ def _unpack(path: Path, folder: Path) -> None:
                 raise ValueError("it is cut short, or has an unreadable header")
 
 
-def decoded(source: Source, key: str, build: Callable[[], RawDataset]) -> RawDataset:
-    """The data set that `build` makes of a source: made once, then read from the cache.
+def decoded(source: Source, image_size: int | None, decode: Callable) -> RawDataset:
+    """Images with labels, decoded from a source once, then read from the cache.
 
     Args:
-        source: its checksum names the content.
-        key: names everything else that changes what is decoded.
-        build: makes the data set, images with labels.
+        source: its checksum and its kind name the content.
+        image_size: is handed on; nothing else changes what is decoded.
+        decode: decode(source, image_size) -> splits by name, class names.
     """
 
-    def write(path: Path) -> None:
-        splits, class_names, *_ = build()
+    def write(path):
+        splits, class_names = decode(source, image_size)
         arrays = {f"{part}_{axis}": array for part, split in splits.items() for axis, array in split._asdict().items()}
         np.savez(path, class_names=class_names, **arrays)
 
-    path = _made(f"{key}-{source.checksum}-v{FORMAT}.npz", write, source.where)
+    kind, _, _ = source.where.partition(":")
+    path = _made(f"{kind}-{image_size}-{source.checksum}-v{FORMAT}.npz", write, source.where)
     with files.reading(path, "remove it, and it is made again"), np.load(path) as arrays:
         parts = [name.removesuffix("_x") for name in arrays if name.endswith("_x")]
         splits = {part: Split(arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in parts}

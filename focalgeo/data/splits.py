@@ -19,17 +19,6 @@ class Sizes(NamedTuple):
     test: int | None = None
 
 
-class Options(NamedTuple):
-    """What a reader may be asked for besides the data set; each heeds what applies to it."""
-
-    sizes: Sizes = Sizes()
-    seed: int = 1  # of splits
-    image_size: int | None = None  # height and width that images are resized to; None: they must all have one size
-    max_words: int | None = None  # in the vocabulary
-    max_length: int | None = None  # words kept from the start of each text
-    label: str | None = None  # column of a table that holds the classes
-
-
 class RawDataset(NamedTuple):
     """A data set as published; `splits` holds "train" and, where they exist, "val" and "test".
 
@@ -43,7 +32,7 @@ class RawDataset(NamedTuple):
     checksum: str
     vocabulary: tuple[str, ...] = ()
     split_off: Sizes = Sizes()
-    max_words: int | None = None  # in the vocabulary unless asked otherwise
+    max_words: int | None = None  # of the vocabulary that is kept; None keeps all that occur in train
     features: tuple[str, ...] = ()
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float32, Int32
 
 from focalgeo import files
 from focalgeo.data import images, sources
-from focalgeo.data.splits import Options, RawDataset, Sizes
+from focalgeo.data.splits import RawDataset, Sizes
 from focalgeo.types import Dataset, InputError, Split
 
 UNKNOWN = "<unk>"
@@ -75,7 +75,7 @@ def encode_dataset(data: Dataset, *, max_words: int | None = None) -> Dataset:
     ids = np.ones(len(data.vocabulary), np.int32)
     ids[kept] = np.arange(len(kept))
 
-    def encoded(split: Split) -> Split:
+    def encoded(split):
         x = split.x.copy()
         _words(x)[...] = ids[_words(x)]
         return Split(x, split.y)
@@ -84,7 +84,7 @@ def encode_dataset(data: Dataset, *, max_words: int | None = None) -> Dataset:
     return data._replace(vocabulary=tuple(data.vocabulary[position] for position in kept), **splits)
 
 
-def _words(x: np.ndarray) -> np.ndarray:
+def _words(x):
     return x if x.ndim == 2 else x[..., 0]
 
 
@@ -150,15 +150,17 @@ def _read_vectors(file, wanted, path):
     return vectors
 
 
-def read_newsgroups(location: str, options: Options) -> RawDataset:
-    """Posts as int32 [posts, length] of word numbers, labels by alphabetical order of the groups.
+def read_newsgroups(location: str, max_words: int | None = None, max_length: int | None = None) -> RawDataset:
+    """20 Newsgroups as group folders, divided by date or not; without a path scikit-learn downloads it.
+
+    Posts are int32 [posts, length] of word numbers, labels by alphabetical order of the groups.
 
     Args:
         location: a folder or archive of "bydate" kind, with a folder whose name ends in "train" and one whose name ends
             in "test", each with group folders; or of group folders alone, then test and val are split off. The posts
             are files without suffix or .txt, in latin-1. "" has scikit-learn download "bydate" and keep it.
-        options: max_length words, by default 1000, are kept from the start of each post. Length is that of the longest
-            post left.
+        max_words: in the vocabulary, by default 20,000.
+        max_length: words kept from the start of each post, by default 1000. Length is that of the longest post left.
 
     Raises:
         InputError: nothing there, no posts, one group, a corrupt archive, an unusable layout.
@@ -168,30 +170,38 @@ def read_newsgroups(location: str, options: Options) -> RawDataset:
         there are more or fewer posts, the same shares; of "bydate", with its own test split, 900 of 11,314 for
         validation.
     """
-    if not location:
-        return _fetched(options)
-    source = sources.find("newsgroups", location)
-    folder = sources.unpacked(source)
-    names = [name for name in sources.list_files(folder) if PurePosixPath(name).suffix.lower() in SUFFIXES]
-    texts = ((folder / name).read_bytes().decode("latin-1") for name in names)
-    return _dataset(
-        [PART.sub(lambda part: part[1].lower(), name) for name in names], texts, source.checksum, source.where, options
-    )
+    if location:
+        source = sources.find("newsgroups", location)
+        folder, checksum, where = sources.unpacked(source), source.checksum, source.where
+        paths = [name for name in sources.list_files(folder) if PurePosixPath(name).suffix.lower() in SUFFIXES]
+        names = [PART.sub(lambda part: part[1].lower(), path) for path in paths]
+        posts = ((folder / path).read_bytes().decode("latin-1") for path in paths)
+    else:
+        where = "newsgroups"
+        names, posts, checksum = _fetched()
+    class_names, members = images.layout(names, where=where)
+    vocabulary, ids = number_words(tokenise(post)[: max_length or MAX_LENGTH] for post in posts)
+    x, splits = pad_texts(ids), {}
+    for part, (rows, labels) in members.items():
+        splits[part] = split = Split(x[rows], labels)
+        if np.mean(split.x[:, 0] == 1) > 0.5:
+            raise InputError(f"{where}: most posts of {part} have no words behind an empty line: fetch the posts again")
+    return RawDataset(splits, class_names, checksum, vocabulary, _split_off(splits), max_words or MAX_WORDS)
 
 
-def _fetched(options: Options) -> RawDataset:
+def _fetched():
     from sklearn.datasets import fetch_20newsgroups  # heavy, and only this data set needs it
 
-    names, texts, digest = [], [], hashlib.sha256()
+    names, posts, digest = [], [], hashlib.sha256()
     mend = "fetch 20news-bydate.tar.gz by hand and give newsgroups:<path of the folder or archive>"
     for part in ("train", "test"):
         with files.reading("newsgroups", mend):
             bunch = fetch_20newsgroups(subset=part, shuffle=False)
-        for file, label, text in zip(bunch.filenames, bunch.target, bunch.data, strict=True):
+        for file, label, post in zip(bunch.filenames, bunch.target, bunch.data, strict=True):
             names.append(f"{part}/{bunch.target_names[label]}/{PurePosixPath(str(file)).name}")
-            texts.append(text)
-            digest.update(f"{names[-1]}\0{len(text)}\0{text}".encode())
-    return _dataset(names, texts, digest.hexdigest(), "newsgroups", options)
+            posts.append(post)
+            digest.update(f"{names[-1]}\0{len(post)}\0{post}".encode())
+    return names, posts, digest.hexdigest()
 
 
 def tokenise(post: str) -> list[str]:
@@ -207,17 +217,6 @@ def tokenise(post: str) -> list[str]:
     return WORD.findall(body.lower())
 
 
-def _dataset(names, texts, checksum, where, options):
-    class_names, members = images.layout(names, where=where)
-    vocabulary, ids = number_words(tokenise(text)[: options.max_length or MAX_LENGTH] for text in texts)
-    x, splits = pad_texts(ids), {}
-    for part, (rows, labels) in members.items():
-        splits[part] = split = Split(x[rows], labels)
-        if np.mean(split.x[:, 0] == 1) > 0.5:
-            raise InputError(f"{where}: most posts of {part} have no words behind an empty line: fetch the posts again")
-    return RawDataset(splits, class_names, checksum, vocabulary, _split_off(splits), MAX_WORDS)
-
-
-def _split_off(splits: dict) -> Sizes:
+def _split_off(splits):
     n, posts = len(splits["train"].y), BYDATE_POSTS if "test" in splits else POSTS
     return Sizes(val=max(1, n * VAL_POSTS // posts), test=max(1, n * TEST_POSTS // POSTS))

@@ -10,7 +10,7 @@ from jaxtyping import Int32
 
 from focalgeo import files
 from focalgeo.data import sources
-from focalgeo.data.splits import Options, RawDataset
+from focalgeo.data.splits import RawDataset
 from focalgeo.data.texts import number_words
 from focalgeo.types import InputError, Split
 
@@ -36,13 +36,15 @@ class Tree(NamedTuple):
     inner_sentiments: list[int]
 
 
-def read_treebank(location: str, options: Options) -> RawDataset:
-    """The binary task: trees whose root is not neutral, phrases as negative (0) or positive (1).
+def read_treebank(location: str, max_words: int | None = None) -> RawDataset:
+    """The Stanford Sentiment Treebank, two classes: trees whose root is not neutral.
+
+    Phrases are negative (0) or positive (1).
 
     Args:
         location: a folder or archive with train.txt, dev.txt and test.txt, in UTF-8, one tree on a line:
             "(3 (2 It) (4 works))", as the Treebank's site has them in trainDevTestTrees_PTB.zip.
-        options: none applies.
+        max_words: in the vocabulary; None for all.
 
     Returns:
         x int32 [trees, 2L-1, 3] as `pack_trees` lays it out; y int32 [trees, 2L-1] is the class of each node, or -1
@@ -74,7 +76,7 @@ def read_treebank(location: str, options: Options) -> RawDataset:
     for part, members in trees.items():
         words, ids = ids[: len(members)], ids[len(members) :]
         splits[part] = pack_trees(members, words, num_leaves=num_leaves, roots_only=part != "train")
-    return RawDataset(splits, ("negative", "positive"), source.checksum, vocabulary)
+    return RawDataset(splits, ("negative", "positive"), source.checksum, vocabulary, max_words=max_words)
 
 
 def _read_trees(path: Path, where: str) -> Iterator[Tree]:
@@ -94,7 +96,7 @@ def parse_tree(line: str) -> Tree:
     """
     tree, tokens = Tree([], [], [], []), TOKEN.findall(line)[::-1]
 
-    def read_node() -> int:
+    def read_node():
         """The next node, as a child is written."""
         opening, sentiment = tokens.pop(), int(tokens.pop())
         if tokens[-1] == "(":

@@ -124,7 +124,11 @@ def _entries_batched(arguments, axes):
     return entries_p.bind(*moved), 0
 
 
-# A gather whose transpose is no scatter: that would hold an array [..., classes] more, in products twice.
+# A gather whose transpose is no scatter. A primitive of our own, as no form of public functions holds as little: in
+# arrays [..., 50304] that the Gauss-Newton and Hessian products of cross-entropy and focal loss take (XLA's
+# memory_analysis() on a CPU, jax 0.10.2, labels traced or constant) this is 2.0, take_along_axis 3.0 (its scatter), a
+# sum of where(hot, rows, 0) 3.0, and take_along_axis with that sum as jax.custom_jvp 4.0. linear_call of
+# jax.custom_derivatives, with this transpose, has no rule for vmap, by which members of a sweep train.
 entries_p = Primitive("entries")
 entries_p.def_impl(jax.jit(_taken))
 entries_p.def_abstract_eval(lambda rows, places: rows.update(shape=places.shape))

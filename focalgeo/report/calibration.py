@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from focalgeo import formulas
 from focalgeo.report import row_figures, sections
-from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, metric_cell, say
+from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, measurements, metric_cell, say
 from focalgeo.report.selection import (
     AS_TRAINED,
     BY_NLL,
@@ -32,55 +32,47 @@ from focalgeo.report.selection import (
     latest_by,
 )
 from focalgeo.report.style import rounded, short
-from focalgeo.rows import LEAST_EXAMPLES, Metric, Title, select
+from focalgeo.rows import LEAST_EXAMPLES, Metric, Title
 from focalgeo.types import METRIC_OF, OF_CLASS_ONE
 
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
 LEVEL = 0.05  # two-sided, of the score test, or of one difference alone
 
 
-def metric_table(
-    run: Run,
-    split: str,
-    corner: str,
-    *,
-    chosen: Column | None = None,
-    names: Sequence[str] = (),
-) -> Table:
+def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()) -> Table:
     """Return a line for each fit of each method on one split, and a column for each metric.
 
     Bold is a value that is better beyond noise than that of every other method by the run's criterion, and of no line
     worse.
     names: of metrics; else those asked for, NLL and Brier score.
     """
-    columns, competing, cells = run.columns(split), run.column_of_each(split), []
+    columns, competing, titles, cells = run.columns(split), run.column_of_each(split), [], []
     wanted = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"]
-    titles = []
     for name, title in run.metrics.items():
-        rows = {column: row for column in columns if (row := run.metric(column, name, split))}
-        if name not in wanted or not rows:
+        rows = {column: row for column in columns if name in wanted and (row := run.metric(column, name, split))}
+        if not rows:
             continue
         best = (min if title.best == "low" else max)(rows, key=lambda column: rows[column].value)
-        pairs = [run.difference(name, split, best, other) for other in competing if other in rows and other != best]
-        is_finding = title.best != "middle" and {finding(pair, title.best) for pair in pairs} == {"better"}
+        others = [column for column in competing if column in rows and column != best]
+        findings = {finding(run.difference(name, split, best, other), title.best) for other in others}
+        is_finding = title.best != "middle" and findings == {"better"}
         titles.append((title.title, title.note or title.unit))
         cells.append([metric_cell(rows.get(column), title, best=is_finding and column == best) for column in columns])
-    return Table(
-        corner,
-        titles,
-        [
-            Line(run.method_title(column), _fit_note(run, column), line, "chosen" if column == chosen else "")
-            for column, line in zip(columns, zip(*cells, strict=True), strict=False)
-        ],
-    )
+    lines = [
+        Line(run.method_title(column), _fit_note(run, column), line, "chosen" if column == run.chosen else "")
+        for column, line in zip(columns, zip(*cells, strict=True), strict=False)
+    ]
+    return Table(corner, titles, lines)
 
 
 def _fit_note(run: Run, column: Column) -> str:
     """By what a method was fitted, and the numbers found."""
-    by = (
-        "as trained" if column == AS_TRAINED else "nothing fitted" if column.method in run.methods else "from elsewhere"
-    )
-    by = f"by {criterion_title(column.criterion)}" if column.criterion else by
+    if column == AS_TRAINED:
+        by = "as trained"
+    elif column.criterion:
+        by = f"by {criterion_title(column.criterion)}"
+    else:
+        by = "nothing fitted" if column.method in run.methods else "from elsewhere"
     title = run.fitted_title(column)
     same = f"that is {title.lower()}" if title != run.method_title(column) else ""
     return joined(by, *run.fitted_values(column), same)
@@ -90,123 +82,105 @@ def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     """Return the main metrics of each method as plain text, those of several tests, and what is decided."""
     corner, run = "on val, cross-fitted" if split == HELD_OUT else f"on {split}", Run(rows, manifest)
     tables, words = [metric_table(run, split, corner, names=PRINTED)], Markup()
-    if "calibration" in manifest:
-        chosen = _choice(run)[0]
-        tests, decided = _tests_section(run, chosen), _decision_section(run, chosen)
-        tables, words = [*tables, *tests.tables], words + tests.words + decided.words
+    if run.chosen:
+        tests = _tests_section(run)
+        tables, words = [*tables, *tests.tables], tests.words + _decision_section(run).words
     sentences = (sentence.striptags() for sentence in words.split("</p>")[:-1])
     return "\n".join(["\n\n".join(map(sections.as_text, tables)), *sentences])
 
 
 def reliability_panels(
-    run: Run, columns: Sequence[Column], split: str, *, name: str = "reliability", file: str = ""
+    run: Run, columns: Sequence[Column], name: str = "reliability", *, file: str = ""
 ) -> list[Panel]:
     """Return a reliability diagram for each column that has bins `name`."""
+    bins = {column: row_figures.bins_of(run.rows, column, split=run.measured_on, name=name) for column in columns}
     return [
         Panel(
             f"{file or name}_{column.method}",
             run.method_title(column),
-            row_figures.diagram(bins, colour=run.method_colour(column)),
+            row_figures.diagram(rows, colour=run.method_colour(column)),
         )
-        for column in columns
-        if (bins := row_figures.bins_of(run.rows, column, split=split, name=name))
+        for column, rows in bins.items()
+        if rows
     ]
 
 
-def reliability_section(run: Run, split: str, opening: str = "") -> Section:
+def reliability_section(run: Run) -> Section:
     """Return the diagrams of the methods."""
-    columns = run.column_of_each(split)
+    columns = run.column_of_each()
+    fitted = [column for column in columns if column.criterion]
+    fitted = [(run.method_title(column).lower(), criterion_title(column.criterion)) for column in fitted]
     return Section(
         "When it says 80%, is it right 80% of the time?",
-        figures=reliability_panels(run, columns, split),
-        notes=say(
-            "reliability",
-            split=split,
-            run=run,
-            fitted=[
-                (run.method_title(column).lower(), criterion_title(column.criterion))
-                for column in columns
-                if column.criterion
-            ],
-        ),
+        figures=reliability_panels(run, columns),
+        notes=say("reliability", split=run.measured_on, run=run, fitted=fitted),
         layout="diagrams",
-        opening=opening,
+        opening=run.method_title(run.chosen) if run.chosen else "",
     )
 
 
-def difference_section(run: Run, split: str) -> Section:
+def difference_section(run: Run) -> Section:
     """Return the plot of differences to temperature scaling."""
-    against = row_figures.reference(run, split) or AS_TRAINED
-    title = f"Each method less {run.fitted_title(against).lower()}"
+    title = f"Each method less {run.fitted_title(row_figures.reference(run) or AS_TRAINED).lower()}"
     return Section(
         "Is a method better than temperature scaling?",
-        figures=[Panel("differences", title, row_figures.differences(run, split))],
-        notes=say("differences", run=run, split=split),
+        figures=[Panel("differences", title, row_figures.differences(run))],
+        notes=say("differences", run=run, split=run.measured_on),
         layout="beside",
     )
 
 
-def loss_implied_section(run: Run, gamma: float | None, split: str) -> Section:
+def loss_implied_section(run: Run, gamma: float | None) -> Section:
     """Return what the loss-implied map says of the miscalibration that the focal loss itself caused."""
-    columns = AS_TRAINED, Column(LOSS_IMPLIED)
+    columns, split = (AS_TRAINED, Column(LOSS_IMPLIED)), run.measured_on
     row = run.difference("ece", split, *reversed(columns))
     if gamma is None or row is None:
         return Section("")
+    bins = [row_figures.bins_of(run.rows, column, split=split) for column in columns]
     return Section(
         "Loss-implied map: what the training loss did",
         say(
             "loss_implied",
             gamma=gamma,
-            eces=[run.metric(column, "ece", split) for column in columns],
+            eces=[run.metric(column, "ece") for column in columns],
             difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
             finding=finding(row),
             # Confidence less accuracy, summed over the examples: above 0 is overconfident.
-            gaps=[
-                sum(of.n * (of.confidence - of.value) for of in row_figures.bins_of(run.rows, column, split=split))
-                for column in columns
-            ],
+            gaps=[sum(of.n * (of.confidence - of.value) for of in rows) for rows in bins],
         ),
-        figures=reliability_panels(run, columns, split, file="loss_implied"),
+        figures=reliability_panels(run, columns, file="loss_implied"),
     )
 
 
 def search_section(run: Run, search: Mapping[str, Any]) -> Section:
     """Return the surface of each criterion over (gamma, T)."""
-    return Section(
-        "Where γ and T were chosen",
-        figures=[
-            Panel(
-                f"search_{title.title.lower()}",
-                f"{title.title} over γ and T",
-                row_figures.search_surface(run, search, title),
-            )
-            for title in ((ECE, NLL) if search else ())
-        ],
-        notes=say("search"),
-        layout="wide",
-    )
+    panels = [
+        Panel(
+            f"search_{title.title.lower()}",
+            f"{title.title} over γ and T",
+            row_figures.search_surface(run, search, title),
+        )
+        for title in ((ECE, NLL) if search else ())
+    ]
+    return Section("Where γ and T were chosen", figures=panels, notes=say("search"), layout="wide")
 
 
-def bold_words(run: Run, split: str) -> Markup:
+def bold_words(run: Run) -> Markup:
     """Return the sentences beneath a table of metrics: what is bold, and whether methods may change the accuracy."""
-    return say(
-        "bold",
-        criterion=criterion_title(run.criterion),
-        kept=all(run.entry(f"methods.{column.method}.keeps_class") for column in run.columns(split)),
-    )
+    kept = all(run.entry(f"methods.{column.method}.keeps_class") for column in run.columns())
+    return say("bold", criterion=criterion_title(run.criterion), kept=kept)
 
 
-def _choice(run: Run) -> tuple[Column, str]:
-    """The method to use, and the metric by which it was chosen."""
-    choice = run.manifest["calibration"]["choice"]
-    return Column(choice["method"], choice["criterion"]), METRIC_OF.get(run.criterion, run.criterion)
+def _judge(run):
+    """The name and the title of the metric by which a method was chosen."""
+    name = METRIC_OF.get(run.criterion, run.criterion)
+    return name, run.metrics[name]
 
 
 def verdict(run: Run) -> Markup:
     """Return the verdict, two sentences at the most: the method to use with its evidence, and what test adds."""
-    (chosen, metric), entry = _choice(run), run.manifest["calibration"]
-    split, test, leave = entry["split"], entry.get("score_test"), chosen == AS_TRAINED
-    plainest = Column(**entry["plainest"])
+    entry, chosen, (metric, title) = run.manifest["calibration"], run.chosen, _judge(run)
+    test, leave, plainest = entry.get("score_test"), chosen == AS_TRAINED, Column(**entry["plainest"])
     fitted = [column for column in run.column_of_each(HELD_OUT) if column.criterion]
     against = [*fitted, AS_TRAINED][0] if leave else AS_TRAINED
     row, cost = (run.difference(metric, HELD_OUT, *pair) for pair in ((chosen, against), (plainest, chosen)))
@@ -218,197 +192,164 @@ def verdict(run: Run) -> Markup:
         refused=len(entry["refused"]) >= len(fitted),
         n=row and row.n,
         least=LEAST_EXAMPLES,
-        numbers=row and difference_text(row, run.metrics[metric]),
+        numbers=row and difference_text(row, title),
         plainest="" if plainest in (chosen, AS_TRAINED) else run.fitted_title(plainest).lower(),
-        cost=cost and difference_text(cost, run.metrics[metric]),
+        cost=cost and difference_text(cost, title),
     )
-    if split == HELD_OUT:
+    if run.measured_on == HELD_OUT:
         return on_val + " " + say("no_test")
     judged = [
         (row.n, finding(row), name.upper(), difference_text(row, run.metrics[name], named=False))
         for name in ("nll", "ece")
-        if (row := run.difference(name, split, chosen, against))
+        if (row := run.difference(name, run.measured_on, chosen, against))
     ]
     return (on_val + " " + say("on_test", judged=judged, least=LEAST_EXAMPLES)).rstrip()
 
 
 def _elsewhere(run: Run) -> list[Markup]:
     """A line for each method from elsewhere that is better than the chosen one beyond noise."""
-    split, (chosen, metric) = run.manifest["calibration"]["split"], _choice(run)
-    return [
-        say("elsewhere", method=run.method_title(column), numbers=difference_text(row, run.metrics[metric]))
-        for column in run.columns(split)
+    metric, title = _judge(run)
+    rows = {
+        run.method_title(column): run.difference(metric, run.measured_on, column, run.chosen)
+        for column in run.columns()
         if column.method not in run.methods
-        and finding(row := run.difference(metric, split, column, chosen)) == "better"
-        and row.n >= LEAST_EXAMPLES
+    }
+    return [
+        say("elsewhere", method=method, numbers=difference_text(row, title))
+        for method, row in rows.items()
+        if finding(row) == "better" and row.n >= LEAST_EXAMPLES
     ]
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
-    entry, (chosen, _) = run.manifest["calibration"], _choice(run)
-    split, title = entry["split"], run.method_title(chosen)
-    refused = defaultdict(list)
+    entry, split, refused = run.manifest["calibration"], run.measured_on, defaultdict(list)
     for name, why in entry["refused"].items():
         refused[why].append(run.method_title(Column(name)).lower())
-    corner = "Cross-fitted" if split == HELD_OUT else "Test split"
+    notes = say("refused", refused=refused) + say("intervals_of_calibration", run=run, split=split)
+    is_focal = FOCAL in [column.method for column in run.column_of_each()]
     parts = [
-        reliability_section(run, split, title),
+        reliability_section(run),
         Section(
             "Before and after calibration",
-            tables=[metric_table(run, split, corner, chosen=chosen)],
-            notes=bold_words(run, split)
-            + say("refused", refused=refused)
-            + say("intervals_of_calibration", run=run, split=split),
+            tables=[metric_table(run, split, "Cross-fitted" if split == HELD_OUT else "Test split")],
+            notes=bold_words(run) + notes,
         ),
-        difference_section(run, split),
-        _tests_section(run, chosen),
-        _class_section(run, split, chosen),
-        _two_classes(run, split, title),
-        loss_implied_section(run, entry.get("trained_gamma"), split),
-        _group_section(run, chosen, split),
-        _decision_section(run, chosen),
-        search_section(run, search if FOCAL in [column.method for column in run.column_of_each(split)] else {}),
+        difference_section(run),
+        _tests_section(run),
+        _class_section(run),
+        _two_classes(run),
+        loss_implied_section(run, entry.get("trained_gamma")),
+        _group_section(run),
+        _decision_section(run),
+        search_section(run, search if is_focal else {}),
         _apply_section(run, entry["choice"]),
-        sections.record(
-            run,
-            "The run",
-            {
-                "": sections.config_settings(run),
-                "Wall time": sections.phases(run.rows),
-                "Versions": sections.manifest_settings(run, "created", "platform", "versions"),
-            },
-            folder="FOLDER",
-        ),
+        sections.record(run, "The run", folder="FOLDER"),
     ]
-    return sections.write_page(
-        path,
-        f"Calibration of {run.data_title}",
-        parts,
-        lead=verdict(run),
-        warnings=[*_elsewhere(run), *entry["warnings"]],
-    )
+    warnings = [*_elsewhere(run), *entry["warnings"]]
+    return sections.write_page(path, f"Calibration of {run.data_title}", parts, lead=verdict(run), warnings=warnings)
 
 
 def _after(run: Run, column: Column) -> str:
     return "as given" if column == AS_TRAINED else f"after {run.fitted_title(column).lower()}"
 
 
-def _class_section(run: Run, split: str, chosen: Column) -> Section:
-    gaps = row_figures.class_gaps(run, split, chosen)
+def _class_section(run):
+    """How far the probabilities of each class are off its share, as given and after the methods."""
+    gaps, off = row_figures.class_gaps(run), Counter()
     if not gaps:
         return Section("")
-    off = Counter()
     for rows in gaps.values():
         for column, row in rows.items():
             off[column] += row.low > 0 or row.high < 0
+    counts = [(count, _after(run, column)) for column, count in off.items()]
     return Section(
         "Class by class",
         figures=[Panel("classes", "Probability less share", row_figures.class_differences(run, gaps))],
-        notes=say(
-            "classes",
-            total=len(gaps),
-            off=[(count, _after(run, column)) for column, count in off.items()],
-            most=row_figures.MOST_CLASSES,
-        ),
+        notes=say("classes", total=len(gaps), off=counts, most=row_figures.MOST_CLASSES),
         layout="beside",
     )
 
 
-def _two_classes(run, split, opening):
+def _two_classes(run):
     """The two kinds of ECE of a two-class problem side by side, and other metrics of P(1)."""
-    if not select(run.rows, Metric, name="class1_ece", split=split):
+    if not run.select(Metric, name="class1_ece", split=run.measured_on):
         return Section("")
     titles = {
         "ece": ECE._replace(title="Top-label ECE", note="probability of the predicted class"),
         "class1_ece": ECE._replace(title="Class-1 ECE", note="P(1), whatever is predicted"),
     }
     titles |= {name: title for name, title in run.metrics.items() if name in OF_CLASS_ONE}
-    columns = run.column_of_each(split)
-    lines = [
-        Line(run.fitted_title(of), "", [metric_cell(run.metric(of, name, split), titles[name]) for name in titles])
-        for of in columns
-    ]
+    columns = run.column_of_each()
+    lines = [(run.fitted_title(of), "", {name: run.metric(of, name) for name in titles}) for of in columns]
     return Section(
         "Two classes: top-label and class-1 calibration",
         words=say("two_classes"),
-        tables=[Table("Two classes", [(title.title, title.note) for title in titles.values()], lines)],
-        figures=reliability_panels(run, columns, split, name="class1_reliability"),
+        tables=[measurements("Two classes", titles, lines)],
+        figures=reliability_panels(run, columns, "class1_reliability"),
         notes=say("class_1"),
         layout="diagrams",
-        opening=opening,
+        opening=run.method_title(run.chosen),
     )
 
 
-def _group_section(run: Run, column: Column, split: str) -> Section:
+def _group_section(run):
     """A line for each group, worst calibrated first: examples, accuracy, ECE as given and after the method."""
-    rows = select(run.rows, Metric, name="group_ece", split=split, **column._asdict())
+    rows = run.select(Metric, run.chosen, name="group_ece", split=run.measured_on)
     groups = sorted(latest_by(rows, "group"), key=lambda row: -row.value)
     if not groups:
         return Section("")
-    eces = {f"ECE, {run.method_title(of).lower()}": (of, "group_ece") for of in (AS_TRAINED, column)}
-    heads = {"Accuracy": (AS_TRAINED, "group_accuracy"), **eces}
-    lines = [
-        Line(
-            row.group,
-            "",
-            [
-                Cell(f"{row.n:,}", value=row.n),
-                *(metric_cell(run.metric(*pair, split, row.group), ECE) for pair in heads.values()),
-            ],
-        )
-        for row in groups
-    ]
+    columns = {"Accuracy": (AS_TRAINED, "group_accuracy")}
+    columns |= {f"ECE, {run.method_title(of).lower()}": (of, "group_ece") for of in (AS_TRAINED, run.chosen)}
+    lines = []
+    for row in groups:
+        shares = (run.metric(*column, group=row.group) for column in columns.values())
+        cells = Cell(f"{row.n:,}", value=row.n), *(metric_cell(share, ECE) for share in shares)
+        lines.append(Line(row.group, "", cells))
     return Section(
         "Group by group",
-        say("worst_group", name=_after(run, column), groups=groups),
-        [Table("Group", [(head, "") for head in ("Examples", *heads)], lines)],
+        say("worst_group", name=_after(run, run.chosen), groups=groups),
+        [Table("Group", [(title, "") for title in ("Examples", *columns)], lines)],
         notes=say("groups"),
     )
 
 
-def _tests_section(run: Run, chosen: Column) -> Section:
+def _tests_section(run):
     """A line for each of several tests: does the calibration hold there, and what would a fit there gain?"""
-    on_val, own = Column("fitted_on_val"), BY_NLL if chosen == AS_TRAINED else chosen
+    on_val, own = Column("fitted_on_val"), BY_NLL if run.chosen == AS_TRAINED else run.chosen
+    fits = {"as given": AS_TRAINED, "fitted on val": on_val, "fitted there": own}
     splits = {name: f"{HELD_OUT}_{name}" for name in run.manifest["calibration"].get("tests", ())}
-    splits = {name: split for name, split in splits.items() if run.metric(on_val, "ece", split)}
-    if not splits:
+    eces = {name: [run.metric(of, "ece", split) for of in fits.values()] for name, split in splits.items()}
+    eces = {name: rows for name, rows in eces.items() if rows[1]}
+    if not eces:
         return Section("")
-    kept = {name: run.metric(on_val, "calibration_kept", split) for name, split in splits.items()}
-    own_less = {name: run.difference("nll", split, own, on_val) for name, split in splits.items()}
-    heads = {"as given": AS_TRAINED, "fitted on val": on_val, "fitted there": own}
-    eces = {name: [run.metric(of, "ece", split) for of in heads.values()] for name, split in splits.items()}
-    lines = [
-        Line(
-            name,
-            f"{row.n:,} examples",
-            [
-                metric_cell(run.metric(AS_TRAINED, "accuracy", splits[name]), ECE),
-                *(metric_cell(ece, ECE) for ece in eces[name]),
-                Cell("< 0.001" if row.value < 0.001 else f"{row.value:.3f}", value=row.value),
-                metric_cell(own_less[name], NLL),
-            ],
-        )
-        for name, row in kept.items()
-    ]
-    titles = ("Accuracy", "as given"), *((f"ECE {title}", "") for title in heads), ("As on val", "p-value")
+    kept = {name: run.metric(on_val, "calibration_kept", splits[name]) for name in eces}
+    own_less = {name: run.difference("nll", splits[name], own, on_val) for name in eces}
+    gains = {
+        name: difference_text(row, NLL, named=False)
+        for name, row in own_less.items()
+        if finding(row) == "better" and row.n >= LEAST_EXAMPLES
+    }
+    lines = []
+    for name, row in kept.items():
+        shares = run.metric(AS_TRAINED, "accuracy", splits[name]), *eces[name]
+        p_value = Cell("< 0.001" if row.value < 0.001 else f"{row.value:.3f}", value=row.value)
+        cells = [*(metric_cell(share, ECE) for share in shares), p_value, metric_cell(own_less[name], NLL)]
+        lines.append(Line(name, f"{row.n:,} examples", cells))
+    titles = ("Accuracy", "as given"), *((f"ECE {title}", "") for title in fits), ("As on val", "p-value")
     return Section(
         "Does the calibration hold on each test?",
         say(
             "tests",
-            name=_after(run, chosen),
+            name=_after(run, run.chosen),
             lost=[name for name, row in kept.items() if row.value < LEVEL / len(kept)],
-            gains={
-                name: difference_text(row, NLL, named=False)
-                for name, row in own_less.items()
-                if finding(row) == "better" and row.n >= LEAST_EXAMPLES
-            },
+            gains=gains,
             total=len(kept),
             fewest=min(run.setting("inputs.val.examples"), *(row.n for row in kept.values())),
         ),
         [Table("Test", [*titles, ("NLL difference", "of a fit there, nats")], lines)],
-        figures=[
-            Panel("tests", "ECE on each test", row_figures.eces_of_tests(eces, [*heads], run.method_colour(chosen)))
+        figures=lambda: [
+            Panel("tests", "ECE on each test", row_figures.eces_of_tests(eces, fits, run.method_colour(run.chosen)))
         ],
         notes=say("how_tests"),
         layout="beside",
@@ -425,10 +366,10 @@ _DECISIONS = {  # by the names of rows
 }
 
 
-def _decision_section(run: Run, chosen: Column) -> Section:
+def _decision_section(run):
     """Sets of classes and answers, as given and after the method; and how far it covers each class or group."""
-    columns, found = dict.fromkeys([AS_TRAINED, chosen]), defaultdict(dict)
-    for row in select(run.rows, Metric):
+    chosen, found = run.chosen, defaultdict(dict)
+    for row in run.select(Metric):
         if row.name in _DECISIONS:
             found[row.group, Column(row.method, row.criterion)][row.name] = row
     if not found:
@@ -443,32 +384,20 @@ def _decision_section(run: Run, chosen: Column) -> Section:
         )
         for rows in parts[: row_figures.MOST_CLASSES]
     ]
-    curves = {
-        column: select(run.rows, Metric, name="error_of_share", split="test", **column._asdict()) for column in columns
-    }
-    panel = Panel("risk_coverage", "Errors among the surest", row_figures.risk_coverage(run, curves))
     covered = [rows["set_coverage"] for rows in parts if "set_coverage" in rows]
-    below = [row for row, rows in zip(covered, parts, strict=False) if row.high < rows["expected_coverage"].low]
+    below = sum(row.high < rows["expected_coverage"].low for row, rows in zip(covered, parts, strict=False))
+    curves = {of: run.select(Metric, of, name="error_of_share", split="test") for of in (AS_TRAINED, chosen)}
     return Section(
         "What to do with them: sets, answers, none",
-        say(
-            "decisions", run=run, found=found[None, chosen], name=_after(run, chosen), covered=covered, below=len(below)
-        ),
+        say("decisions", run=run, found=found[None, chosen], name=_after(run, chosen), covered=covered, below=below),
         [
-            _decision_table("Test split", [(run.fitted_title(of), "", found[None, of]) for of in columns]),
-            _decision_table("Least covered first", of_parts),
+            measurements("Test split", _DECISIONS, [(run.fitted_title(of), "", found[None, of]) for of in curves]),
+            measurements("Least covered first", _DECISIONS, of_parts),
         ],
-        figures=[panel] if all(curves.values()) else [],
+        figures=lambda: [Panel("risk_coverage", "Errors among the surest", row_figures.risk_coverage(run, curves))],
         notes=say("how_decided", run=run),
         layout="beside",
     )
-
-
-def _decision_table(corner, lines):
-    """Lines of title, note and rows by name."""
-    titles = {name: title for name, title in _DECISIONS.items() if any(name in rows for *_, rows in lines)}
-    lines = [Line(*words, [metric_cell(rows.get(name), titles[name]) for name in titles]) for *words, rows in lines]
-    return Table(corner, [(title.title, title.note) for title in titles.values()], lines)
 
 
 def _apply_section(run, choice):
@@ -479,12 +408,7 @@ def _apply_section(run, choice):
     }
     saved = {"method": choice["method"]} | ({"parameters": fitted} if fitted else {})
     snippet = formulas.SNIPPETS.get(choice["method"], "")
-    words = say(
-        "apply",
-        calibrator=short(json.dumps(saved, ensure_ascii=False), 5000),
-        run=run,
-        snippet=snippet,
-    )
+    words = say("apply", calibrator=short(json.dumps(saved, ensure_ascii=False), 5000), run=run, snippet=snippet)
     if snippet:
         words += Markup('<pre id="snippet">{}</pre>').format(snippet)
     return Section("How to apply it", words, notes=say("with_focalgeo", run=run))

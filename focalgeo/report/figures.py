@@ -4,16 +4,19 @@ Each takes log-probabilities (or logits, which are normalised) [examples, classe
 `ax`, of the page's size where none is given, and returns the axes. Two models are two calls with one `ax`.
 """
 
+import math
+import statistics
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like
 from numpy.typing import ArrayLike
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from focalgeo.report.style import COLOURS, colour_of, new_axes, percentages, ribbon, styled
-from focalgeo.types import InputError, count, shown
+from focalgeo.rows import wilson
+from focalgeo.types import Estimate, InputError, count, shown
 
 MOST_CELLS = 2000  # of an isotonic curve: more examples share cells of nearly one confidence
 LEAST = 0.5  # half-width of an interval, by the root of the examples: where nearly all draws agree it would be 0
@@ -79,8 +82,7 @@ def calibration_curve(
     curves = np.array([curve(rates) for rates in draws])
     # the second half, as the model's own curve, is new to the quantiles, which are of the first
     low, middle, high = np.quantile(curves[: num_resamples // 2], [0.025, 0.5, 0.975], axis=0)
-    least = LEAST / len(order) ** 0.5
-    below, above = np.maximum(middle - low, least), np.maximum(high - middle, least)
+    below, above = np.maximum((middle - low, high - middle), LEAST / len(order) ** 0.5)
     away = curves[num_resamples // 2 :] - middle
     furthest = np.sort(np.maximum(away / above, -away / below).max(axis=1))
     reach = furthest[min(int(np.ceil(SHARE * (len(away) + 1))), len(away)) - 1]
@@ -106,11 +108,17 @@ def _predicted(log_probs, labels):
     return np.exp(rows.max(axis=1)), rows.argmax(axis=1) == labels
 
 
-def wilson(hits: ArrayLike, sizes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Wilson's 95% intervals of shares, for NumPy alone: their low and high ends."""
-    z2 = stats.norm.ppf(0.975) ** 2
-    middle, half = (hits + z2 / 2) / (sizes + z2), np.sqrt(z2 * (hits * (1 - hits / sizes) + z2 / 4)) / (sizes + z2)
-    return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
+def seed_mean(seeds: ArrayLike) -> Estimate:
+    """Return the mean over seeds with its 95% interval by Student's t; NaN of none, without interval of one.
+
+    The interval is that of a bootstrap over seeds, whose standard error is s / sqrt(n) times sqrt((n - 1) / n), made
+    wide enough for few seeds. Of a difference it is paired: runs of one seed share weights and batches.
+    """
+    values = seeds[np.isfinite(seeds)].tolist()
+    n = len(values)
+    if n < 2:
+        return Estimate(values[0] if n else math.nan, math.nan, math.nan, math.nan, n)
+    return Estimate.by_student(statistics.fmean(values), statistics.stdev(values) / math.sqrt(n), n)
 
 
 @styled()
@@ -144,12 +152,10 @@ def reliability(
     ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"], linewidth=1)
     ribbon(ax, *found, colour=colour, label=label or None)
     if num_bins:
-        place = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
-        sizes, hits, sums = (np.bincount(place, each, num_bins) for each in (None, right, confidence))
-        some = sizes > 0
-        sizes, hits, centre = sizes[some], hits[some], sums[some] / sizes[some]
-        ax.vlines(centre, *wilson(hits, sizes), color=colour_of(colour), linewidth=1.2, alpha=0.7)
-        ax.plot(centre, hits / sizes, "o", color=colour_of(colour), markersize=3.5)
+        _, places = np.unique(np.minimum((confidence * num_bins).astype(int), num_bins - 1), return_inverse=True)
+        sizes, hits, sums = (np.bincount(places, each) for each in (None, right, confidence))
+        ax.vlines(sums / sizes, *wilson(hits, sizes), color=colour_of(colour), linewidth=1.2, alpha=0.7)
+        ax.plot(sums / sizes, hits / sizes, "o", color=colour_of(colour), markersize=3.5)
     return _of_shares(ax, label, ylim=(0, 1.02), xlabel="confidence", ylabel="accuracy")
 
 
@@ -234,20 +240,9 @@ def against_gamma(
     if gammas.ndim != 1 or gammas.shape != numbers.shape or not np.isfinite([gammas, numbers]).all():
         raise InputError(f"gammas {gammas.shape} and numbers {numbers.shape}: give finite numbers, one for each run")
     at = np.unique(gammas)
-    groups = [numbers[gammas == gamma] for gamma in at]
-    half = [
-        stats.t.ppf(0.975, len(group) - 1) * group.std(ddof=1) / len(group) ** 0.5 if len(group) > 1 else 0
-        for group in groups
-    ]
-    ax.errorbar(
-        at,
-        [group.mean() for group in groups],
-        half,
-        color=colour_of(colour),
-        marker="o",
-        capsize=2,
-        label=label or None,
-    )
+    value, _, low, high, n = np.transpose([seed_mean(numbers[gammas == gamma]) for gamma in at])
+    half = np.where(n > 1, (high - low) / 2, 0)
+    ax.errorbar(at, value, half, color=colour_of(colour), marker="o", capsize=2, label=label or None)
     ax.set(xlabel="γ", ylabel=name)
     return _named(ax, label)
 
@@ -263,7 +258,7 @@ def _axes(ax, colour, *size):
 
 def _of_shares(ax, label, **settings):
     ax.set(xlim=(0, 1), **settings)
-    percentages(ax.xaxis, ax.yaxis)
+    percentages(ax, "x", "y")
     return _named(ax, label)
 
 

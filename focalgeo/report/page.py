@@ -28,7 +28,6 @@ from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
     NLL,
-    Rows,
     Run,
     difference_text,
     finding,
@@ -45,6 +44,7 @@ from focalgeo.report.style import fixed, significant
 from focalgeo.rows import (
     LEAST_EXAMPLES,
     TITLES,
+    Z95,
     AttributionPart,
     DensityBin,
     Diagnostic,
@@ -64,6 +64,8 @@ _PARTS = (
     ("softmax_weighted", "– softmax × weight", "each example's weight held"),
     ("rank_one", "– change of weight", "rank one, of either sign"),
     ("residual", "Network in its parameters", "residual part"),
+    ("scale_only", "By scale alone", ""),
+    ("scale_free_trace", TITLES["scale_free_trace"].title, "Σ θ² × diagonal of the Hessian"),
 )
 
 
@@ -93,36 +95,32 @@ def kind_of(run: Run) -> tuple[str, Callable, Callable]:
 
 def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of one run: what it reached, before and after calibration, how it trained, its curvature."""
+    on_val = Section(
+        "The same on the validation split, on which the methods were fitted (optimistic)",
+        tables=[calibration.metric_table(run, "val", "Validation split")],
+        folded=True,
+    )
+    eces = {column: row for column in run.column_of_each()[:4] if (row := run.metric(column, "ece"))}
     return write_page(
         path,
         f"{run.data_title or 'A run'}: {run.loss}",
         [
-            calibration.reliability_section(run, "test"),
+            calibration.reliability_section(run),
             Section(
                 "Before and after calibration",
                 tables=[calibration.metric_table(run, "test", "Test split")],
-                notes=calibration.bold_words(run, "test") + say("intervals_of_run", run=run),
-                parts=[
-                    Section(
-                        "The same on the validation split, on which the methods were fitted (optimistic)",
-                        tables=[calibration.metric_table(run, "val", "Validation split")],
-                        folded=True,
-                    )
-                ],
+                notes=calibration.bold_words(run) + say("intervals_of_run", run=run),
+                parts=[on_val],
             ),
-            calibration.difference_section(run, "test"),
-            calibration.loss_implied_section(run, run.setting("loss.gamma"), "test"),
+            calibration.difference_section(run),
+            calibration.loss_implied_section(run, run.setting("loss.gamma")),
             *_training_sections(run.rows),
             calibration.search_section(run, search),
             _curvature_section(run.rows),
             record(run, "The run"),
         ],
         lead=verdict(run),
-        tiles=[
-            (run.method_title(column), metric_cell(row, ECE), run.method_colour(column))
-            for column in run.column_of_each()[:4]
-            if (row := run.metric(column, "ece"))
-        ],
+        tiles=[(run.method_title(of), metric_cell(row, ECE), run.method_colour(of)) for of, row in eces.items()],
     )
 
 
@@ -169,47 +167,40 @@ def _compared(run, first, others):
     )
 
 
-def _training_sections(rows: Rows) -> list[Section]:
+def _training_sections(rows):
+    """What was measured of batches and validation, and then of single examples."""
     courses = [
         Panel(f"training_{name}", title, row_figures.course(rows, name))
         for name, (title, _) in row_figures.COURSES.items()
     ]
     # a training row is a mean over as many batches as usually lie between two rows
-    apart = np.diff([0, *sorted({row.step for row in select(rows, Scalar, name="loss", split="train")})])
-    notes = say(
-        "training",
-        batches=int(statistics.mode([*apart] or [0])),
-        epoch=latest(rows, Scalar, name="selected_epoch"),
-    )
-    rows = in_training(rows)
-    means = [
+    steps = sorted({row.step for row in select(rows, Scalar, name="loss", split="train")})
+    batches = int(statistics.mode([*np.diff([0, *steps])] or [0]))
+    notes = say("training", batches=batches, epoch=latest(rows, Scalar, name="selected_epoch"))
+    return [
+        Section("Training", figures=courses, notes=notes),
+        Section("Training, example by example", figures=_diagnostics(in_training(rows)), notes=say("diagnostics")),
+    ]
+
+
+def _diagnostics(rows):
+    """Means by epoch, gradients of the first split that has them, and reliability after the last epoch."""
+    panels = [
         Panel(f"diagnostics_{name}", title, row_figures.means(rows, name))
         for name, (title, _) in row_figures.MEANS.items()
     ]
-    means += [
-        Panel(
-            "diagnostics_gradient_norm",
-            f"Gradients of single examples, {split}",
-            row_figures.gradient_norms(rows, split),
-        )
-        for split in splits_of(select(rows, HistogramBin))[:1]
-    ]
-    for bins in grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
-        means += [
-            Panel(
-                f"diagnostics_reliability_{split}",
-                f"Reliability on {split}, epoch {style.plain(bins[0].epoch)}",
-                row_figures.diagram(latest_by(select(bins, ReliabilityBin, split=split), "bin"), sizes="share"),
-            )
-            for split in splits_of(bins)
-        ]
-    return [
-        Section("Training", figures=courses, notes=notes),
-        Section("Training, example by example", figures=means, notes=say("diagnostics")),
-    ]
+    for split in splits_of(select(rows, HistogramBin))[:1]:
+        drawn = row_figures.gradient_norms(rows, split)
+        panels.append(Panel("diagnostics_gradient_norm", f"Gradients of single examples, {split}", drawn))
+    for last in grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
+        for split in splits_of(last):
+            bins, epoch = latest_by(select(last, ReliabilityBin, split=split), "bin"), style.plain(last[0].epoch)
+            drawn = row_figures.diagram(bins, sizes="share")
+            panels.append(Panel(f"diagnostics_reliability_{split}", f"Reliability on {split}, epoch {epoch}", drawn))
+    return panels
 
 
-def _curvature_section(rows: Rows) -> Section:
+def _curvature_section(rows):
     """Two losses side by side: largest eigenvalue and trace, the spectrum, and the parts of each."""
     lines, drawn, estimates = [], [], row_figures.ESTIMATES
     for name, (title, *_) in TITLES.items():
@@ -220,28 +211,26 @@ def _curvature_section(rows: Rows) -> Section:
                 Panel(f"curvature_{name}", title, row_figures.estimates(rows, name)),
                 Panel(f"training_{name}", f"{title} while training", row_figures.curvature_course(rows, name)),
             ]
+    density = [
+        Panel(f"spectral_density_{split}", f"Eigenvalues on {split}", row_figures.density(rows, split))
+        for split in splits_of(select(rows, DensityBin))
+    ]
     splits = splits_of(select(rows, AttributionPart, epoch=None))
-    told = "val" if "val" in splits else next(iter(splits), "")
+    words = _attribution_words(rows, "val" if "val" in splits else next(iter(splits), ""))
     return Section(
         "Curvature of the loss",
-        words=_curvature_words(rows),
-        tables=[Table("Hessian of", [(title, "") for title in ("Value", "Error", "Effort", "Examples")], lines)],
-        figures=drawn,
-        notes=say("hessian", estimators=sorted({str(r.estimator) for r in select(rows, Trace, name="trace")})),
-        parts=[
+        _curvature_words(rows),
+        [Table("Hessian of", [(title, "") for title in ("Value", "Error", "Effort", "Examples")], lines)],
+        drawn,
+        say("hessian", estimators=sorted({str(row.estimator) for row in select(rows, Trace, name="trace")})),
+        [
             Section(
-                "All eigenvalues",
-                figures=[
-                    Panel(f"spectral_density_{split}", f"Eigenvalues on {split}", row_figures.density(rows, split))
-                    for split in splits_of(select(rows, DensityBin))
-                ],
-                notes=say("density", row=latest(rows, DensityBin)),
-                layout="wide",
+                "All eigenvalues", figures=density, notes=say("density", row=latest(rows, DensityBin)), layout="wide"
             ),
             Section(
                 "Where it comes from",
-                words=say("paragraph", text=_attribution_words(rows, told)),
-                tables=[_attribution_table(rows, split) for split in splits],
+                say("paragraph", text=words),
+                [_attribution_table(rows, split) for split in splits],
                 notes=say("parts"),
             ),
         ],
@@ -249,44 +238,39 @@ def _curvature_section(rows: Rows) -> Section:
     )
 
 
-def _curvature_cells(row: Eigenvalue | Trace | Sharpness) -> list[Cell]:
-    value, products = significant(row.value), "Hessian products"
-    if isinstance(row, Sharpness):
-        value, error, of, effort = Cell(value, value=row.value), row.error, "", 0
-    elif isinstance(row, Trace):
+def _curvature_cells(row):
+    """The value with its interval or a warning, its error, what it took, and of how many examples it is."""
+    note, low, high, products = "", None, None, "Hessian products"
+    if isinstance(row, Trace):
+        low, high, error, of, effort = row.low, row.high, row.stderr, "standard error", row.probes
+        note = f"[{significant(low)},\u00a0{significant(high)}]"
         products += f" ({_ESTIMATORS.get(row.estimator, row.estimator)})" if row.estimator else ""
-        ends = f"[{significant(row.low)},\u00a0{significant(row.high)}]"
-        value = Cell(value, ends, value=row.value, low=row.low, high=row.high)
-        error, of, effort = row.stderr, "standard error", row.probes
+    elif isinstance(row, Eigenvalue):
+        note, error, of, effort = "" if row.converged else "not converged", row.residual, "residual", row.products
     else:
-        value = Cell(value, "" if row.converged else "not converged", value=row.value)
-        error, of, effort = row.residual, "residual", row.products
+        error, of, effort = row.error, "", 0
     return [
-        value,
+        Cell(significant(row.value), note, value=row.value, low=low, high=high),
         Cell(f"± {significant(error, 2)}", of, value=error),
         Cell(f"{effort:,}", products, value=effort) if effort else NOTHING,
         Cell(f"{row.n:,}", value=row.n),
     ]
 
 
-def _curvature_words(rows: Rows) -> Markup:
+def _curvature_words(rows):
     """One sentence that compares the training loss's trace on val with cross-entropy's; "" without both."""
     on_val = {row.loss: row for row in measured(rows, Trace, "trace") if row.split == "val"}
-    cross = on_val.pop("cross_entropy", None)
-    row = next(iter(on_val.values()), None)
+    cross, row = on_val.pop("cross_entropy", None), next(iter(on_val.values()), None)
     if row is None or cross is None or min(row.value, cross.value) <= 0:
         return Markup()
     ratio = row.value / cross.value
-    half = 1.96 * ratio * math.hypot(row.stderr / row.value, cross.stderr / cross.value)
-    return say(
-        "curvature",
-        loss=loss_title(row.loss),
-        ratio=significant(ratio, 3),
-        ends=style.ends(ratio - half, ratio + half),
-    )
+    half = Z95 * ratio * math.hypot(row.stderr / row.value, cross.stderr / cross.value)
+    ends = style.ends(ratio - half, ratio + half)
+    return say("curvature", loss=loss_title(row.loss), ratio=significant(ratio, 3), ends=ends)
 
 
-def _attribution_table(rows: Rows, split: str) -> Table:
+def _attribution_table(rows, split):
+    """A line for each part, and a column for each loss of the trace's, then of the largest eigenvalue's."""
     after = {"split": split, "epoch": None}
     cells = {(row.part, row.of, row.loss): row for row in select(rows, AttributionPart, **after)}
     columns = sorted(dict.fromkeys((of, loss) for _, of, loss in cells), key=lambda column: column[0] != "trace")
@@ -294,22 +278,15 @@ def _attribution_table(rows: Rows, split: str) -> Table:
         cells["scale_free_trace", "trace", row.loss] = row
     weight = latest(rows, Diagnostic, name="mean_weight", **after)
     scale = f"cross-entropy × mean weight {significant(weight.value, 2)}" if weight else ""
-    parts = (
-        *_PARTS,
-        ("scale_only", "By scale alone", scale),
-        ("scale_free_trace", TITLES["scale_free_trace"].title, "Σ θ² × diagonal of the Hessian"),
-    )
-    lines = [
-        Line(title, note, [_part_cell(cells.get((part, *column))) for column in columns]) for part, title, note in parts
-    ]
-    return Table(
-        f"Part, {split}",
-        [(TITLES[of].title, loss_title(loss)) for of, loss in columns],
-        [line for line in lines if set(line.cells) != {NOTHING}],
-    )
+    lines = []
+    for part, title, note in _PARTS:
+        line = [_part_cell(cells.get((part, *column))) for column in columns]
+        if set(line) != {NOTHING}:
+            lines.append(Line(title, scale if part == "scale_only" else note, line))
+    return Table(f"Part, {split}", [(TITLES[of].title, loss_title(loss)) for of, loss in columns], lines)
 
 
-def _part_cell(row: AttributionPart | Trace | None) -> Cell:
+def _part_cell(row):
     if row is None:
         return NOTHING
     if not row.stderr:
@@ -318,7 +295,7 @@ def _part_cell(row: AttributionPart | Trace | None) -> Cell:
     return Cell(fixed(row.value, digits), f"± {significant(row.stderr, 2)}", value=row.value)
 
 
-def _attribution_words(rows: Rows, split: str) -> Markup:
+def _attribution_words(rows, split):
     """Sentences on the parts: scaled or not, and by which examples."""
     rows = select(rows, AttributionPart | Diagnostic, split=split, epoch=None)
     beyond = latest(rows, AttributionPart, of="trace", part="beyond_scaling")

@@ -8,7 +8,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -18,7 +18,6 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
-from focalgeo.report import figures
 from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
@@ -58,6 +57,7 @@ from focalgeo.report.style import (
 )
 from focalgeo.rows import (
     DENSITY_LINEAR_WIDTH,
+    Z95,
     DensityBin,
     Diagnostic,
     Difference,
@@ -69,6 +69,7 @@ from focalgeo.rows import (
     Title,
     Trace,
     select,
+    wilson,
 )
 
 MOST_CLASSES = 12  # of the figure of classes, the farthest off first
@@ -88,7 +89,6 @@ MEANS = {
 _EPOCH_COLOURS = ("grey", "blue", "orange")  # of the first, a middle and the last epoch
 _FAR = 6.0  # times the median reach: a difference farther out is an arrow, so that the others keep their detail
 _LEAST_SHARE = 1e-7  # of eigenvalues: rounding alone makes shares below that
-_Z95 = NormalDist().inv_cdf(0.975)
 
 
 def values_of(rows: Rows, *fields: str) -> list[np.ndarray]:
@@ -104,12 +104,7 @@ def bins_of(
 
 
 def reliability(
-    rows: Rows,
-    column: Column = AS_TRAINED,
-    *,
-    split: str = "test",
-    colour: str = "grey",
-    ax: Axes | None = None,
+    rows: Rows, column: Column = AS_TRAINED, *, split: str = "test", colour: str = "grey", ax: Axes | None = None
 ) -> Axes:
     """Draw the reliability diagram of a method after training: `diagram` of its bins."""
     return diagram(bins_of(rows, column, split=split), colour=colour, ax=ax)
@@ -145,19 +140,21 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str 
     ax.hlines(confidence, lower, upper, color=COLOURS["ink"], linewidth=1.2)
     ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"])
     ax.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
-    percentages(ax.xaxis, ax.yaxis)
+    percentages(ax, "x", "y")
     return ax
 
 
 @styled()
-def risk_coverage(run: Run, curves: Mapping[Column, Rows], *, ax: Axes | None = None) -> Axes:
-    """Draw the share of errors among the most confident share of the examples, with Wilson's 95% intervals."""
-    ax = ax or new_axes()
+def risk_coverage(run: Run, curves: Mapping[Column, Rows]) -> Axes | None:
+    """Draw the share of errors among the surest share of the examples, with Wilson's 95% intervals; None without."""
+    if not all(curves.values()):
+        return None
+    ax = new_axes()
     for column, rows in curves.items():
         error, low, high, share = values_of(rows, "value", "low", "high", "group")
         ribbon(ax, share, error, low, high, colour=run.method_colour(column), label=run.fitted_title(column))
     ax.set(xlim=(0, 1), ylim=(0, None), xlabel="share of test that is answered", ylabel="errors among the answers")
-    percentages(ax.xaxis, ax.yaxis)
+    percentages(ax, "x", "y")
     legend(ax, columns=1)
     return ax
 
@@ -166,7 +163,7 @@ def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
     """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
     counts, *shares = values_of(bins, "n", "value", "confidence")
     n, (value, confidence) = int(counts.sum()), np.average(shares, 1, counts)
-    low, high = map(float, figures.wilson(value * n, n))
+    low, high = map(float, wilson(value * n, n))
     return replace(bins[0], value=value, confidence=confidence, n=n, low=low, high=high)
 
 
@@ -231,7 +228,7 @@ def course(rows: Rows, name: str) -> Axes | None:
         lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
     ax = courses(lines, "step", COURSES[name][1])
     if ax and name == "accuracy":
-        percentages(ax.yaxis)
+        percentages(ax, "y")
     elif ax and name == "loss" and ax.dataLim.y0 > 0:  # no logarithm else
         logarithmic_ticks(ax, "y")
     return ax
@@ -265,7 +262,7 @@ def gradient_norms(rows: Rows, split: str) -> Axes:
         lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
         histogram(ax, lower, upper, shares, colour=colour, label=f"epoch {plain(epochs[place][0].epoch)}")
     logarithmic_ticks(ax, "x")
-    percentages(ax.yaxis)
+    percentages(ax, "y")
     ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
     legend(ax, columns=3)
     return ax
@@ -329,26 +326,25 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> 
     return ax
 
 
-def reference(run: Run, split: str) -> Column | None:
+def reference(run: Run) -> Column | None:
     """Return the column that others are held against: temperature scaling, or else the plainest fitted method."""
-    columns = (column for column in run.column_of_each(split) if column.criterion)
+    columns = (column for column in run.column_of_each() if column.criterion)
     return min(columns, key=lambda column: column.method != PLAIN, default=None)
 
 
 @styled()
-def differences(run: Run, split: str = "test") -> Axes | None:
+def differences(run: Run) -> Axes | None:
     """Draw NLL and ECE of each method less temperature scaling's with 95% intervals; None without such rows.
 
-    Filled marks are of `split`, hollow ones of held-out parts of val. Green leaves out 0 on the better side, orange on
-    the worse. A row far beyond the others is an arrow.
+    Filled marks are of the split that the page is about, hollow ones of held-out parts of val. Green leaves out 0 on
+    the better side, orange on the worse. A row far beyond the others is an arrow.
     """
-    against, competing = reference(run, split), run.column_of_each(split)
-    pairs = {NLL: {}, ECE: {}}
-    for column in run.columns(split) if against else ():
+    against, competing, pairs = reference(run), run.column_of_each(), {NLL: {}, ECE: {}}
+    for column in run.columns() if against else ():
         is_other = column.criterion and column not in competing
         title = run.method_title(column) + (f", by {criterion_title(column.criterion)}" if is_other else "")
         for metric, rows in pairs.items():
-            parts = dict.fromkeys((split, HELD_OUT))
+            parts = dict.fromkeys((run.measured_on, HELD_OUT))
             pair = (run.difference(metric.title.lower(), part, column, against) for part in parts)
             if pair := list(filter(None, pair)):
                 rows[title] = pair
@@ -383,14 +379,14 @@ def _difference_mark(row: Difference, reach: float) -> Mark:
 
 def errors_off(row: Metric) -> float:
     """Return how many standard errors a gap is from 0; 0 where its interval has no width."""
-    return 2 * _Z95 * abs(row.value) / (row.high - row.low) if row.high > row.low else 0.0
+    return 2 * Z95 * abs(row.value) / (row.high - row.low) if row.high > row.low else 0.0
 
 
-def class_gaps(run: Run, split: str, chosen: Column) -> dict[str, dict[Column, Metric]]:
+def class_gaps(run: Run) -> dict[str, dict[Column, Metric]]:
     """Return each class's rows "class_gap": as given, by the plainest fitted method, and by the chosen one."""
     gaps = defaultdict(dict)
-    for column in filter(None, (AS_TRAINED, reference(run, split), chosen)):
-        for row in select(run.rows, Metric, name="class_gap", split=split, **column._asdict()):
+    for column in filter(None, (AS_TRAINED, reference(run), run.chosen)):
+        for row in run.select(Metric, column, name="class_gap", split=run.measured_on):
             gaps[row.group][column] = row
     return gaps
 
@@ -419,7 +415,7 @@ def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> 
 
 
 @styled()
-def eces_of_tests(eces: Mapping[str, Sequence[Metric]], titles: Sequence[str], colour: str) -> Axes:
+def eces_of_tests(eces: Mapping[str, Sequence[Metric]], titles: Iterable[str], colour: str) -> Axes:
     """Draw the ECEs of each test by these titles: as given in grey, by a fit on val, and by its own, hollow."""
     marks = ("grey", True), (colour, True), (colour, False)
     lines = {

@@ -14,7 +14,7 @@ from focalgeo.report import page, sections, sweep
 from focalgeo.report.sections import NOTHING, Line, Section, Table, say
 from focalgeo.report.selection import AS_TRAINED, BY_NLL, ECE, NLL, Run
 from focalgeo.report.style import short
-from focalgeo.rows import Seconds, select
+from focalgeo.rows import Seconds
 from focalgeo.types import InputError
 
 PAGE = "index.html"
@@ -68,7 +68,8 @@ def write_list(folder: records.Workdir) -> Path:
     for created, kind, name, run, settings, headline in sorted(runs, key=lambda entry: entry[0], reverse=True):
         if kind != "sweep":
             cells = [
-                sections.metric_cell(run.metric(column, metric), form) for metric, column, form in _COLUMNS.values()
+                sections.metric_cell(run.metric(column, metric, "test"), form)
+                for metric, column, form in _COLUMNS.values()
             ]
             if set(cells) != {NOTHING}:
                 lines.append(Line(short(str(name), 60), "", cells))
@@ -89,11 +90,7 @@ def write_list(folder: records.Workdir) -> Path:
     return sections.write_page(
         path,
         f"Runs in {short(folder.resolve().name, 120)}",
-        [
-            Section("Test split, as trained and after temperature scaling by NLL", tables=[table]),
-            *parts,
-            *unreadable,
-        ],
+        [Section("Test split, as trained and after temperature scaling by NLL", tables=[table]), *parts, *unreadable],
         verdict=say("runs", count=len(parts) + len(unreadable), differ=differ),
         contents=False,
     )
@@ -122,7 +119,7 @@ def merge_workdirs(folders: Sequence[records.Workdir], out: records.Workdir) -> 
         if config != configs[0]:
             raise InputError(f"{folder} is no part of the sweep of {folders[0]}: config or data differ; leave it out")
         of_folder = records.read_rows(folder)
-        for member in {sweep.member_text(row) for row in select(of_folder, Seconds, phase="evaluate")}:
+        for member in sweep.members_of(of_folder, Seconds, phase="evaluate"):
             if members.setdefault(member, folder) is not folder:
                 raise InputError(f"{folder} and {members[member]} both hold the run with {member}; leave one out")
         # Wall times of members together are no member's: they say of which workdir they are.

@@ -8,7 +8,7 @@ import io
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from focalgeo import records
 from focalgeo.report import style
-from focalgeo.report.selection import ECE, Rows, Run, has_interval, loss_title
+from focalgeo.report.selection import ECE, Run, has_interval, loss_title
 from focalgeo.report.style import printable, short
 from focalgeo.rows import Seconds, Title, select
 from focalgeo.types import InputError
@@ -74,7 +74,7 @@ class Section(NamedTuple):
     title: str
     words: str = ""
     tables: Sequence[Table] = ()
-    figures: Sequence[Panel] = ()
+    figures: Sequence[Panel] | Callable[[], Sequence[Panel]] = ()  # drawn when they are asked for
     notes: str = ""
     parts: "Sequence[Section]" = ()
     lists: Mapping[str, Mapping[str, str]] = {}
@@ -85,7 +85,7 @@ class Section(NamedTuple):
     @property
     def panels(self) -> list[Panel]:
         """The figures that have axes."""
-        return [panel for panel in self.figures if panel.axes]
+        return [panel for panel in (self.figures() if callable(self.figures) else self.figures) if panel.axes]
 
     @property
     def has_content(self) -> bool:
@@ -111,6 +111,13 @@ def metric_cell(row: Any, title: Title, *, best: bool = False) -> Cell:
     return Cell(text, style.interval(*ends, title.digits), best, value, *ends)
 
 
+def measurements(corner: str, titles: Mapping[str, Title], lines: Sequence[tuple[str, str, Mapping]]) -> Table:
+    """Return a line for each (title, note, rows by name), and a column for each title of which a line has a row."""
+    titles = {name: title for name, title in titles.items() if any(name in rows for *_, rows in lines)}
+    lines = [Line(*words, [metric_cell(rows.get(name), titles[name]) for name in titles]) for *words, rows in lines]
+    return Table(corner, [(title.title, title.note) for title in titles.values()], lines)
+
+
 def as_text(table: Table) -> str:
     """Return a table as a terminal shows it, without intervals."""
     lines = [[table.corner, *(title for title, _ in table.heads)]]
@@ -127,19 +134,20 @@ def as_csv(table: Table) -> str:
     columns = [[table.corner, *(line.title for line in table.lines)], ["", *(line.note for line in table.lines)]]
     for (title, _), *cells in zip(table.heads, *(line.cells for line in table.lines), strict=True):
         unit = ", %" if any(cell.text.endswith("%") for cell in cells) else ""
-        parts = {
-            unit: [cell.text if cell.value is None else cell.value for cell in cells],
-            ", low": [cell.low for cell in cells],
-            ", high": [cell.high for cell in cells],
-            ", note": ["" if cell.low is not None else cell.note for cell in cells],
-        }
-        columns += [[title + part, *entries] for part, entries in parts.items() if set(entries) - {None, ""}]
+        for part, *entries in zip((unit, ", low", ", high", ", note"), *map(_entries, cells), strict=True):
+            if any(entry not in (None, "") for entry in entries):
+                columns.append([title + part, *entries])
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(map(_csv_text, line) for line in zip(*columns, strict=True))
     return text.getvalue()
 
 
-def _csv_text(entry: Any) -> str:
+def _entries(cell):
+    """The number or the text, the interval's ends, and what else stands beneath."""
+    return cell.text if cell.value is None else cell.value, cell.low, cell.high, cell.note if cell.low is None else ""
+
+
+def _csv_text(entry):
     """A name that begins as a formula of a spreadsheet does gets an apostrophe before it."""
     if not isinstance(entry, str):
         return "" if entry is None else f"{entry:.10g}"
@@ -172,12 +180,7 @@ def say(sentence: str, **numbers: Any) -> Markup:
     return Markup(re.sub(r"[ \n]+", " ", macro(**numbers)).strip(" "))
 
 
-def write_page(
-    path: Path,
-    title: str,
-    sections: Sequence[Section],
-    **head: Any,
-) -> Path:
+def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any) -> Path:
     """Write a page and figures/*.svg beside it; returns the page's path. Nothing is written before all is drawn.
 
     head: what stands above the sections: lead or verdict, warnings, tiles (title, cell, colour); contents=False: no
@@ -194,6 +197,7 @@ def write_page(
         figures[name] = style.to_svg(panel.axes.figure, name)
         return _inline(figures[name], panel)
 
+    sections = [section._replace(figures=section.panels) for section in sections]
     sections = [section for section in sections if section.has_content]
     page = _TEMPLATES.get_template("page.html").render(title=title, sections=sections, svg=svg, **head)
     folder = path.parent / "figures"
@@ -227,8 +231,29 @@ def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
     return {short(prefix, 100): none if tree is None else short(str("none" if tree in ("", {}) else tree), 1000)}
 
 
-def config_settings(run: Run) -> dict[str, str]:
-    """Return the config's settings; of one left to its default the value it came to, where the manifest has that."""
+def record(run: Run, title: str, **notes: Any) -> Section:
+    """Return the last section: the command to type again, and lists of what the manifest says, by their headings."""
+    config = _config_settings(run)
+
+    def entries(*names):
+        return settings({name: run.manifest[name] for name in names if name in run.manifest})
+
+    if run.chosen:
+        lists = {"": config, "Wall time": _phases(run.rows), "Versions": entries("created", "platform", "versions")}
+    else:
+        lists = {
+            "": entries("data", "parameters", "created", "git"),
+            "Wall time": _phases(run.rows),
+            "Config": config,
+            "Versions and devices": entries("platform", "devices", "versions"),
+        }
+    command = short(shlex.join(map(str, run.manifest.get("command", ()))), 10_000)
+    words = say("command", text=command)
+    return Section(f"{title}, and how to repeat it", words=words, lists=lists, notes=say("record", **notes))
+
+
+def _config_settings(run):
+    """The config's settings; of one left to its default the value it came to, where the manifest has that."""
     config = settings(run.manifest.get("config", {}), none="default")
     for split, size in run.manifest.get("data", {}).items():
         if config.get(f"data.{split}_size") == "default":
@@ -238,32 +263,11 @@ def config_settings(run: Run) -> dict[str, str]:
     return config
 
 
-def phases(rows: Rows) -> dict[str, str]:
-    """Return the wall time of each phase, of all members, and the total."""
+def _phases(rows):
+    """The wall time of each phase, of all members, and the total."""
     seconds = Counter()
     for row in {replace(row, value=0.0, step=None): row for row in select(rows, Seconds)}.values():  # some ran twice
         seconds[row.phase] += row.value
     if len(seconds) > 1:
         seconds["total"] = seconds.total()
     return {phase: f"{value:.1f} s" for phase, value in seconds.items()}
-
-
-def manifest_settings(run: Run, *names: str) -> dict[str, str]:
-    """Return names and values of these entries of the manifest, as far as it has them."""
-    return settings({name: run.manifest[name] for name in names if name in run.manifest})
-
-
-def record(run: Run, title: str, lists: Mapping[str, Mapping[str, str]] | None = None, **notes: Any) -> Section:
-    """Return the last section: the command to type again, and lists of what the manifest says, by their headings."""
-    return Section(
-        f"{title}, and how to repeat it",
-        words=say("command", text=short(shlex.join(map(str, run.manifest.get("command", ()))), 10_000)),
-        lists=lists
-        or {
-            "": manifest_settings(run, "data", "parameters", "created", "git"),
-            "Wall time": phases(run.rows),
-            "Config": config_settings(run),
-            "Versions and devices": manifest_settings(run, "platform", "devices", "versions"),
-        },
-        notes=say("record", **notes),
-    )

@@ -56,6 +56,10 @@ class Run(NamedTuple):
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
+    def select(self, kind: type, column: Column | None = None, **fields: Any) -> list[Any]:
+        """Return the rows of one kind with these fields, of one column's fit where that is named."""
+        return select(self.rows, kind, **fields, **(column._asdict() if column else {}))
+
     @property
     def methods(self) -> Mapping[str, Any]:
         """The manifest's methods by name, in the order of tables."""
@@ -65,6 +69,19 @@ class Run(NamedTuple):
     def criterion(self) -> str:
         """By which the methods shown are fitted where they can be; what NLL fits is steadier than by an ECE."""
         return self.entry("calibration.criterion") or CRITERION
+
+    @property
+    def chosen(self) -> Column | None:
+        """The method that a calibration says to use."""
+        if "calibration" not in self.manifest:
+            return None
+        choice = self.manifest["calibration"]["choice"]
+        return Column(choice["method"], choice["criterion"])
+
+    @property
+    def measured_on(self) -> str:
+        """The split that the page is about: test, or of a calibration without a test cross-fitted val."""
+        return self.entry("calibration.split") or "test"
 
     @property
     def metrics(self) -> dict[str, Title]:
@@ -93,7 +110,7 @@ class Run(NamedTuple):
         classes = len(self.entry("data.classes") or ())
         return [
             row
-            for row in select(self.rows, Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
+            for row in self.select(Metric, name="accuracy", split="test", method=UNCALIBRATED, group=None)
             if classes and row.low is not None and row.low <= 1 / classes
         ]
 
@@ -119,14 +136,14 @@ class Run(NamedTuple):
         known |= zip(others, itertools.cycle(METHOD_COLOURS[2:]), strict=False)
         return known.get(column.method, METHOD_COLOURS[-1])
 
-    def columns(self, split: str = "test") -> list[Column]:
+    def columns(self, split: str = "") -> list[Column]:
         """Return every method by every criterion that has metrics on the split, in the manifest's order."""
-        rows = select(self.rows, Metric, split=split, group=None)
+        rows = self.select(Metric, split=split or self.measured_on, group=None)
         columns = dict.fromkeys(Column(row.method, row.criterion) for row in rows)
         order = [*self.methods, *(column.method for column in columns)]
         return sorted(columns, key=lambda column: order.index(column.method))
 
-    def column_of_each(self, split: str = "test") -> list[Column]:
+    def column_of_each(self, split: str = "") -> list[Column]:
         """Return each method once, fitted by the run's criterion, or by the first that has metrics where it has none.
 
         The loss-implied map is left out: it has a section of its own.
@@ -137,9 +154,10 @@ class Run(NamedTuple):
                 columns[column.method] = column
         return list(columns.values())
 
-    def metric(self, column: Column, name: str, split: str = "test", group: str | None = None) -> Metric | None:
+    def metric(self, column: Column, name: str, split: str = "", group: str | None = None) -> Metric | None:
         """Return the last row of one metric of one column."""
-        return latest(self.rows, Metric, name=name, split=split, group=group, **column._asdict())
+        rows = self.select(Metric, column, name=name, split=split or self.measured_on, group=group)
+        return rows[-1] if rows else None
 
     def difference(self, name: str, split: str, column: Column, against: Column) -> Difference | None:
         """Return a metric with one method less that with another, whichever of them stands first in the rows."""
@@ -162,7 +180,7 @@ class Run(NamedTuple):
         """Return a column's fitted numbers by name; the γ of temperature scaling, 0 by definition, is none."""
         return {
             row.name: row.value
-            for row in select(self.rows, Fit, **column._asdict())
+            for row in self.select(Fit, column)
             if (column.method, row.name) != (PLAIN, "calibration_gamma")
         }
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, PercentFormatter
 from numpy.typing import ArrayLike
@@ -69,7 +68,6 @@ _STYLE = {
 _MOST_ENTRIES, _LETTERS_OF_TWO = 24, 30  # of a legend; of an entry of which two stand beside each other
 _MOST_MARKS = 60  # of a course, up to which each of its points is marked
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_MINUS = str.maketrans("-", "−")
 _LARGE = 1e12  # from which a number is shown with a power of ten
 _HIDDEN = {"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"}  # control characters, halves of pairs, turns of direction, new lines
 _JOINERS = "\u200c\u200d"  # which scripts and emoji need
@@ -118,8 +116,8 @@ def significant(value: float, digits: int = 4) -> str:
     if value == 0:
         return "0"
     if -4 <= int(power) < 7:
-        return f"{value:,.{max(digits - 1 - int(power), 0)}f}".translate(_MINUS)
-    return f"{mantissa.translate(_MINUS)} × 10{str(int(power)).translate(_SUPERSCRIPTS)}"
+        return f"{value:,.{max(digits - 1 - int(power), 0)}f}".replace("-", "−")
+    return f"{mantissa.replace('-', '−')} × 10{str(int(power)).translate(_SUPERSCRIPTS)}"
 
 
 def rounded(value: float, digits: int = 4) -> str:
@@ -145,7 +143,7 @@ def fixed(value: float, digits: int) -> str:
     """Return a number with `digits` decimals: 1,234.50."""
     if abs(value) >= _LARGE:
         return significant(value)
-    return f"{round(value, digits) + 0.0:,.{digits}f}".translate(_MINUS)  # 0.0 for a negative zero
+    return f"{round(value, digits) + 0.0:,.{digits}f}".replace("-", "−")  # 0.0 for a negative zero
 
 
 def interval(low: float, high: float, digits: int) -> str:
@@ -245,10 +243,10 @@ def legend(ax: Axes, *, columns: int = 2, title: str = "", loc: str = "outside u
     ax.figure.legend(handles[::every], labels[::every], loc=loc, ncols=columns, title=title)
 
 
-def percentages(*axes: Axis) -> None:
-    """Write the fractions along axes as percentages."""
-    for axis in axes:
-        axis.set_major_formatter(PercentFormatter(1))
+def percentages(ax: Axes, *names: str) -> None:
+    """Write the fractions along axes "x" or "y" as percentages."""
+    for name in names:
+        getattr(ax, f"{name}axis").set_major_formatter(PercentFormatter(1))
 
 
 def logarithmic_ticks(ax: Axes, axis: str) -> None:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from focalgeo.report import row_figures, sections, style
 from focalgeo.report.calibration import PRINTED
+from focalgeo.report.figures import seed_mean
 from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table, joined, say
 from focalgeo.report.selection import (
     AS_TRAINED,
@@ -44,8 +45,8 @@ from focalgeo.rows import (
     Sharpness,
     Trace,
     select,
+    wilson,
 )
-from focalgeo.types import Estimate
 
 AXES = {  # title and symbol
     "gamma": ("γ of the training loss", "γ"),
@@ -56,6 +57,7 @@ AXES = {  # title and symbol
     "seed": ("seed", "seed"),
 }
 _FITTED = {"calibration_gamma": "Calibration γ", "temperature": "Temperature T"}
+_AFTER = {UNCALIBRATED: "as trained", PLAIN: "after T", FOCAL: "after γ and T"}
 _OF_CROSS_ENTROPY = {"name": "trace", "loss": "cross_entropy"}
 _CHOOSING = (("nll", AS_TRAINED), ("nll", BY_NLL), ("ece", AS_TRAINED), ("ece", BY_NLL), ("accuracy", AS_TRAINED))
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
@@ -119,7 +121,7 @@ def sweep_of(run: Run) -> Sweep:
         axis,
         values=dict(zip(values, shades, strict=True)),
         lines=dict(zip(dict.fromkeys(line for line, _ in rows), itertools.cycle(style.LINESTYLES), strict=False)),
-        seeds=sorted({row.seed for row in select(run.rows, Metric)} - {None}),
+        seeds=sorted({row.seed for row in run.select(Metric)} - {None}),
         rows=rows,
     )
 
@@ -134,17 +136,9 @@ def member_text(row: Row) -> str:
     return ", ".join(f"{name} {getattr(row, name)}" for name in AXES if getattr(row, name) is not None)
 
 
-def mean(seeds: np.ndarray) -> Estimate:
-    """Return the mean over seeds with its 95% interval by Student's t; NaN of none, without interval of one.
-
-    The interval is that of a bootstrap over seeds, whose standard error is s / sqrt(n) times sqrt((n - 1) / n), made
-    wide enough for few seeds. Of a difference it is paired: runs of one seed share weights and batches.
-    """
-    values = seeds[np.isfinite(seeds)].tolist()
-    n = len(values)
-    if n < 2:
-        return Estimate(values[0] if n else math.nan, math.nan, math.nan, math.nan, n)
-    return Estimate.by_student(statistics.fmean(values), statistics.stdev(values) / math.sqrt(n), n)
+def members_of(rows: Rows, kind: type, **fields: Any) -> set[str]:
+    """Return the names of the runs that have such a row."""
+    return set(map(member_text, select(rows, kind, **fields)))
 
 
 @style.styled()
@@ -153,22 +147,14 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     ax = style.new_axes()
     for quantity in quantities:
         for (line, linestyle), numbers in zip(sweep.lines.items(), quantity.numbers, strict=True):
-            value, _, low, high, _ = np.transpose([mean(seeds) for seeds in numbers])
-            style.bands(
-                ax,
-                range(len(value)),
-                value,
-                low,
-                high,
-                colour=quantity.colour,
-                label=joined(quantity.legend, line),
-                linestyle=linestyle,
-            )
+            value, _, low, high, _ = np.transpose(list(map(seed_mean, numbers)))
+            look = {"label": joined(quantity.legend, line), "linestyle": linestyle}
+            style.bands(ax, range(len(value)), value, low, high, colour=quantity.colour, **look)
             ax.plot(numbers, "_", color=style.COLOURS[quantity.colour], alpha=0.45, markersize=7)
     ax.set_xticks(range(len(sweep.values)), sweep.values)
     ax.set(xlim=(-0.4, len(sweep.values) - 0.6), xlabel=AXES[sweep.axis][0], ylabel=quantity.figure[3])
     if quantity.scale == 100:
-        style.percentages(ax.yaxis)
+        style.percentages(ax, "y")
     ax.grid(visible=False, axis="x")
     if len(quantities) * len(sweep.lines) > 1:
         style.legend(ax)
@@ -186,7 +172,7 @@ def scatter(sweep: Sweep, split: str) -> Axes:
     ax.set(xlabel=f"trace of cross-entropy's Hessian on {split}", ylabel="ECE on test, as trained")
     if known.any() and trace[known].min() > 0:
         style.logarithmic_ticks(ax, "x")
-    style.percentages(ax.yaxis)
+    style.percentages(ax, "y")
     style.legend(ax, title=AXES[sweep.axis][1])
     return ax
 
@@ -195,10 +181,8 @@ def by_epoch(sweep: Sweep, name: str, **fields: Any) -> Axes | None:
     """Draw the mean over seeds of a diagnostic against the epoch, a line for each member; None of none."""
     lines = {}
     for (line, linestyle), (value, shade) in itertools.product(sweep.lines.items(), sweep.values.items()):
-        means = [
-            replace(rows[0], value=statistics.fmean(row.value for row in rows))
-            for rows in grouped(select(sweep.rows[line, value], Diagnostic, name=name, **fields), "epoch")
-        ]
+        epochs = grouped(select(sweep.rows[line, value], Diagnostic, name=name, **fields), "epoch")
+        means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs]
         lines[joined(value, line)] = means, shade, linestyle
     return row_figures.courses(lines, "epoch", row_figures.MEANS[name][1], beside=AXES[sweep.axis][1])
 
@@ -226,35 +210,50 @@ def _reliability(sweep: Sweep) -> list[Section]:
 
 def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     """Return metrics, ECE and NLL after each method, fitted numbers and curvature, as far as there are rows."""
-    metrics, fits = run.metrics, _own_fits(run)
-    after = {UNCALIBRATED: "as trained", PLAIN: "after T", FOCAL: "after γ and T"}
-
-    def of_metric(name: str, column: Column = AS_TRAINED) -> Quantity:
-        title, is_alone, figure = metrics[name], column == AS_TRAINED and name != "ece", None
-        words = "" if is_alone else after.get(column.method) or f"after {run.method_title(column).lower()}"
-        if name == "ece" or (name in PRINTED and is_alone):
-            figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
-        line, numbers = joined(f"{title.title} {words}".strip(), title.unit), sweep.metric(name, column)
-        return Quantity(line, numbers, figure, words, run.method_colour(column), title.scale)
-
-    lines = [of_metric(name) for name in PRINTED]
     fitted = [column for column in run.column_of_each() if column != AS_TRAINED]
-    lines += [of_metric(name, column) for name in ("ece", "nll") for column in fitted]
+    lines = [
+        *(_of_metric(run, sweep, name) for name in PRINTED),
+        *(_of_metric(run, sweep, name, column) for name in ("ece", "nll") for column in fitted),
+        *_of_fits(run, sweep),
+        *(_of_metric(run, sweep, name) for name in run.metrics if name not in PRINTED),
+        *_of_curvature(run, sweep),
+    ]
+    return [line for line in lines if np.isfinite(line.numbers).any()]
+
+
+def _of_metric(run, sweep, name, column=AS_TRAINED):
+    """A metric; those that a terminal shows as trained have a figure, and ECE after each method is in its own."""
+    title, as_trained, figure = run.metrics[name], column == AS_TRAINED, None
+    words = _AFTER.get(column.method) or f"after {run.method_title(column).lower()}"
+    words = "" if as_trained and name != "ece" else words
+    if name == "ece" or (as_trained and name in PRINTED):
+        figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
+    line, numbers = joined(f"{title.title} {words}".strip(), title.unit), sweep.metric(name, column)
+    return Quantity(line, numbers, figure, words, run.method_colour(column), title.scale)
+
+
+def _of_fits(run, sweep):
+    """The fitted numbers; several methods' of one name are in one figure."""
+    fits = _own_fits(run)
+    names = [name for _, name, _ in fits]
     for column, name, symbol in fits:
-        method, colour = run.method_title(column).lower(), run.method_colour(column)
-        is_alone = [name for _, name, _ in fits].count(name) == 1
-        heading = f"Best {symbol} of {method}" if is_alone else f"Best {symbol}"
+        method = run.method_title(column).lower()
+        heading = f"Best {symbol} of {method}" if names.count(name) == 1 else f"Best {symbol}"
         figure = "Calibration", f"sweep_{name}", heading, _FITTED.get(name, name.replace("_", " ").capitalize())
         line = joined(f"Best {symbol}", method if column.method != PLAIN else "")
-        lines.append(Quantity(line, sweep.numbers(Fit, name=name, **column._asdict()), figure, method, colour))
-    lines += [of_metric(name) for name in metrics if name not in PRINTED]
+        numbers = sweep.numbers(Fit, name=name, **column._asdict())
+        yield Quantity(line, numbers, figure, method, run.method_colour(column))
+
+
+def _of_curvature(run, sweep):
+    """What was measured of the Hessians of both losses, cross-entropy's first."""
     for row in sorted(measured(run.rows, Trace, "trace"), key=lambda row: row.loss != "cross_entropy"):
+        loss, split = loss_title(row.loss), row.split
         for name, (title, *_) in TITLES.items():
-            numbers = sweep.numbers(Eigenvalue | Trace | Sharpness, name=name, loss=row.loss, split=row.split)
-            symbol, loss = "λmax" if name == "lambda_max" else title, loss_title(row.loss)
-            figure = "Curvature", f"sweep_{name}_{row.split}", f"{title} on {row.split}", title.lower()
-            lines.append(Quantity(joined(symbol, loss, row.split), numbers, figure, loss, style.loss_colour(row.loss)))
-    return [line for line in lines if np.isfinite(line.numbers).any()]
+            numbers = sweep.numbers(Eigenvalue | Trace | Sharpness, name=name, loss=row.loss, split=split)
+            line = joined("λmax" if name == "lambda_max" else title, loss, split)
+            figure = "Curvature", f"sweep_{name}_{split}", f"{title} on {split}", title.lower()
+            yield Quantity(line, numbers, figure, loss, style.loss_colour(row.loss))
 
 
 def _own_fits(run):
@@ -262,7 +261,7 @@ def _own_fits(run):
     fits = {}
     for column in run.column_of_each():
         for name, symbol in symbols_of(run.fits(column)).items():
-            rows = select(run.rows, Fit, name=name, **column._asdict())
+            rows = run.select(Fit, column, name=name)
             fits.setdefault((name, *(row.value for row in rows)), (column, name, symbol))
     return list(fits.values())
 
@@ -274,24 +273,32 @@ def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: b
         lines = []
         for quantity in quantities:
             numbers = quantity.scale * quantity.numbers[place]
-            lines.append(Line(quantity.title, "", [_cell(mean(seeds)) for seeds in numbers]))
-            less = list(map(mean, numbers[1:] - numbers[0]))
-            if differences and any(value.n > 1 for value in less):
-                cells = (_cell(value, 3, is_difference=True) for value in less)
-                lines.append(Line("", f"less at {sweep.heads[0]}, paired", [Cell(""), *cells]))
+            lines.append(Line(quantity.title, "", list(map(_cell, numbers))))
+            less = [_difference(seeds) for seeds in numbers[1:] - numbers[0]]
+            if differences and any(cell.text for cell in less):
+                lines.append(Line("", f"less at {sweep.heads[0]}, paired", [Cell(""), *less]))
         tables.append(Table(title or "Mean over seeds", [(head, "") for head in sweep.heads], lines))
     return tables
 
 
-def _cell(estimate: Estimate, digits: int = 4, steps: int = 5, *, is_difference: bool = False) -> Cell:
-    """A mean with its interval beneath, whose decimals make so many steps of its width."""
-    value, _, low, high, n = estimate
-    if n <= is_difference:
-        return Cell("") if is_difference else NOTHING
-    text = f"{'+' if is_difference and value > 0 else ''}{style.significant(value, digits)}"
-    if not is_difference and not low < high:  # one seed, or the same number in all
+def _cell(seeds, digits=4, steps=5):
+    """The mean over seeds with its interval beneath, whose decimals make so many steps of its width."""
+    value, _, low, high, n = seed_mean(seeds)
+    if not n:
+        return NOTHING
+    text = style.significant(value, digits)
+    if not low < high:  # one seed, or the same number in all
         return Cell(text, value=value)
-    return Cell(text, style.ends(low, high, steps=steps), is_difference and not low <= 0 <= high, value, low, high)
+    return Cell(text, style.ends(low, high, steps=steps), False, value, low, high)
+
+
+def _difference(seeds):
+    """The mean of paired differences with its sign and interval, bold where that leaves out 0; of one seed nothing."""
+    value, _, low, high, n = seed_mean(seeds)
+    if n < 2:
+        return Cell("")
+    text = f"{'+' if value > 0 else ''}{style.significant(value, 3)}"
+    return Cell(text, style.ends(low, high), not low <= 0 <= high, value, low, high)
 
 
 def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
@@ -300,36 +307,28 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
     Also a sentence on the choice by NLL after temperature scaling, else by the first there is. Values that lack a seed
     which others have, as where a run has stopped, are not candidates.
     """
-    metrics, lines, sentence = run.metrics, [], Markup()
+    lines, sentence, n = [], Markup(), len(sweep.seeds)
     members = [joined(line, head) for line, head in itertools.product(sweep.lines, sweep.heads)]
-    for name, column in _CHOOSING if sweep.seeds else ():
-        title, numbers = metrics[name], [sweep.metric(name, column, split) for split in ("val", "test")]
-        numbers = title.scale * np.reshape(numbers, (2, len(members), -1))
+    for name, column in _CHOOSING if n else ():
+        title = run.metrics[name]
+        numbers = [title.scale * sweep.metric(name, column, split) for split in ("val", "test")]
+        numbers = np.reshape(numbers, (2, len(members), n))
         whole = np.isfinite(numbers).all((0, 2))
         left_out = np.isfinite(numbers[0]).any(1).sum() - whole.sum()
         if whole.sum() < 2:
             continue
-        numbers, names, n = numbers[:, whole], np.array(members)[whole], len(sweep.seeds)
+        numbers, names = numbers[:, whole], np.array(members)[whole]
         loss = numbers if title.best == "low" else -numbers
         chosen, best = loss.mean(2).argmin(1)
         note = f"by {(loss[0].argmin(0) == chosen).sum()} of {n} seeds alone" if n > 1 else ""
-        means = map(_cell, map(mean, numbers[:, chosen]))
         # How much worse the chosen is on test than the best, paired over seeds.
-        cost = _cell(mean(loss[1, chosen] - loss[1, best]), 2, 50)
-        after = "as trained" if column == AS_TRAINED else f"after {run.method_title(column).lower()}"
-        by = f"{title.title} {after}"
-        lines.append(Line(joined(by, title.unit), "", [Cell(names[chosen], note), *means, Cell(names[best]), cost]))
+        cost = _cell(loss[1, chosen] - loss[1, best], 2, 50)
+        cells = [Cell(names[chosen], note), *map(_cell, numbers[:, chosen]), Cell(names[best]), cost]
+        by = f"{title.title} {'as trained' if column == AS_TRAINED else f'after {run.method_title(column).lower()}'}"
+        lines.append(Line(joined(by, title.unit), "", cells))
         if not sentence or (name, column) == ("nll", BY_NLL):
-            sentence = say(
-                "choice",
-                by=by,
-                value=names[chosen],
-                best=names[best],
-                cost=cost,
-                unit=title.unit,
-                seeds=n,
-                left_out=left_out,
-            )
+            values = {"value": names[chosen], "best": names[best], "cost": cost, "unit": title.unit}
+            sentence = say("choice", by=by, **values, seeds=n, left_out=left_out)
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
     return Table("Chosen by", heads, lines), sentence
 
@@ -337,9 +336,9 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
 def signs_of_failure(run: Run, sweep: Sweep, lines: Sequence[Quantity]) -> Markup:
     """Return a paragraph for each: ECE and curvature that part, members that stay at chance, members that stopped."""
     chance = [(member_text(row), row) for row in run.at_chance()]
-    stopped = [f"{member_text(row)} at step {row.value}" for row in select(run.rows, Scalar, name="stopped")]
-    numbers = _shares_stopped(sweep) if stopped else ({}, 1.0)
-    signs = [*_partings(run, sweep, lines), say("chance", members=chance), say("stopped", members=stopped, of=numbers)]
+    stopped = [f"{member_text(row)} at step {row.value}" for row in run.select(Scalar, name="stopped")]
+    shares = _shares_stopped(sweep) if stopped else ({}, 1.0)
+    signs = [*_partings(run, sweep, lines), say("chance", members=chance), say("stopped", members=stopped, of=shares)]
     return Markup().join(signs)
 
 
@@ -349,37 +348,37 @@ def _partings(run, sweep, lines):
     By differences to the first value, paired over seeds, whose intervals leave out 0; of the values that show it the
     farthest is named.
     """
-    split, ece = splits_of(select(run.rows, Trace))[:1], "ECE"
-    files = [f"sweep_{name}_{where}" for name in ("lambda_max", "trace") for where in split]
-    measures = {ece: run.metrics["ece"].scale * sweep.metric("ece")}
+    split = next(iter(splits_of(run.select(Trace))), "")
+    files = [f"sweep_{name}_{split}" for name in row_figures.ESTIMATES]
+    measures = {"ECE": run.metrics["ece"].scale * sweep.metric("ece")}
     measures |= {line.title: line.numbers for line in lines if line.figure and line.figure[1] in files}
     for (number, line), rises in itertools.product(enumerate(sweep.lines), (True, False)):
         signs = {}
         for place, head in enumerate(sweep.heads[1:], start=1):
-            less = {title: mean(numbers[number, place] - numbers[number, 0]) for title, numbers in measures.items()}
-            up = [title for title, estimate in less.items() if estimate.low > 0]
-            down = [title for title, estimate in less.items() if estimate.high < 0]
-            same, against = (up, down) if rises else (down, up)
-            if ece in same and against:
-                signs[head] = {title: _cell(less[title], 3, is_difference=True) for title in (ece, *against)}
+            cells = {
+                title: _difference(values[number, place] - values[number, 0]) for title, values in measures.items()
+            }
+            rising = {title: cell.value > 0 for title, cell in cells.items() if cell.best}
+            against = [title for title in rising if rising[title] != rises]
+            if rising.get("ECE") == rises and against:
+                signs[head] = {title: cells[title] for title in ("ECE", *against)}
         if signs:
             yield say("parting", line=line, rises=rises, signs=signs, sweep=sweep)
 
 
 def _shares_stopped(sweep):
     """Return head -> members stopped, members, Wilson's interval in %; and Fisher's p of the first and last value."""
-    from scipy.stats import binomtest, fisher_exact  # slow to import, and most sweeps need none of it
+    from scipy.stats import fisher_exact  # slow to import, and most sweeps need none of it
 
-    shares = {}
+    shares, ends = {}, []
     for head, value in zip(sweep.heads, sweep.values, strict=True):
         rows = [row for line in sweep.lines for row in sweep.rows[line, value]]
-        stopped = {member_text(row) for row in select(rows, Scalar, name="stopped")}
-        accuracies = select(rows, Metric, name="accuracy", split="test", method=UNCALIBRATED)
-        members = stopped | {member_text(row) for row in accuracies}
+        stopped = members_of(rows, Scalar, name="stopped")
+        members = stopped | members_of(rows, Metric, name="accuracy", split="test", method=UNCALIBRATED)
         if members:
-            share = binomtest(len(stopped), len(members)).proportion_ci(method="wilson")
-            shares[head] = len(stopped), len(members), style.interval(100 * share.low, 100 * share.high, 0)
-    ends = [(stopped, total - stopped) for stopped, total, _ in shares.values()]
+            low, high = wilson(len(stopped), len(members))
+            shares[head] = len(stopped), len(members), style.interval(100 * low, 100 * high, 0)
+            ends.append((len(stopped), len(members - stopped)))
     return shares, fisher_exact([ends[0], ends[-1]]).pvalue if len(ends) > 1 else 1.0
 
 
@@ -392,12 +391,12 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         fits[run.method_title(column)].append(symbol)
     flatness = [
         Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", scatter(sweep, split))
-        for split in splits_of(select(run.rows, Trace, **_OF_CROSS_ENTROPY))
+        for split in splits_of(run.select(Trace, **_OF_CROSS_ENTROPY))
     ]
     wrong = {"name": "true_class_probability", "outcome": "wrong"}
     courses = [
         Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", by_epoch(sweep, split=split, **wrong))
-        for split in splits_of(select(run.rows, Diagnostic, **wrong))
+        for split in splits_of(run.select(Diagnostic, **wrong))
     ]
     courses.append(Panel("sweep_weight_norm", row_figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
     parts = [
@@ -408,9 +407,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
             notes=say("sweep_calibration", fits=fits, run=run),
         ),
         Section(
-            "Curvature",
-            figures=_panels(sweep, lines, "Curvature") + flatness,
-            notes=say("sweep_curvature", run=run),
+            "Curvature", figures=_panels(sweep, lines, "Curvature") + flatness, notes=say("sweep_curvature", run=run)
         ),
         Section("While training", figures=courses, notes=say("sweep_diagnostics")),
         Section(
@@ -433,7 +430,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         verdict=say(
             "sweep",
             choice=sentence,
-            members=len({member_text(row) for row in select(run.rows, Metric, method=UNCALIBRATED)}),
+            members=len(members_of(run.rows, Metric, method=UNCALIBRATED)),
             axis=AXES[sweep.axis][0],
             sweep=sweep,
         ),

@@ -156,9 +156,8 @@ def test_rows_that_repeat_their_cluster_are_worth_no_more_than_one():
 
 def test_cross_fitted_log_probs_are_those_of_the_fits_of_the_other_folds():
     (logits, labels), settings = outputs(300, 2), {**SETTINGS, "trained_gamma": 1.0}
-    fold, searches = folds(labels, 5, 0), METHODS  # any object: searches of all examples must not be used
-    examples = checks.predicted_logits(logits, labels)
-    found = cross_fit(METHODS, examples, checked_settings(settings) | {"searches": searches}, fold)
+    fold, examples = folds(labels, 5, 0), checks.predicted_logits(logits, labels)
+    found = cross_fit(METHODS, examples, checked_settings(settings), fold)
     others = fold != 2
     fits = fit_methods(METHODS, logits, labels, settings=settings, mask=others)
     for fitted, each in zip(fits[:-1], found[:-1], strict=True):

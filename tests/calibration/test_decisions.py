@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from focalgeo import calibration
 from focalgeo.calibration import METHODS, Fitted, Outputs, decisions
 from focalgeo.types import InputError
 
@@ -199,7 +200,7 @@ def test_intervals_on_test_are_of_clusters_where_there_are_any():
     for _ in range(300):
         logits, labels = (np.repeat(each, 20, axis=0) for each in drawn(rng, 60))
         test = Outputs(logits, labels, clusters=np.repeat(np.arange(60), 20))
-        rows, _ = decisions.decided([fitted], held_back, test, coverage=0.8)
+        rows, _ = calibration.decided([fitted], held_back, test, coverage=0.8)
         found += [row for row in rows if row.name == "set_coverage"]
     truth = np.mean([row.value for row in found])
     assert 0.91 < np.mean([row.low <= truth <= row.high for row in found if row.group is None]) < 0.98

@@ -11,6 +11,7 @@ from scipy import optimize, special
 
 from focalgeo import calibration, checks
 from focalgeo.calibration import (
+    blocks,
     compare,
     fit_focal_temperature,
     fit_temperature,
@@ -84,18 +85,13 @@ def test_pair_equals_scipy_from_many_starts(gamma, temperature):
     assert found.nll <= fit_temperature(logits, labels).nll
 
 
-def test_separable_labels_end_at_the_bracket():
-    logits = np.eye(5, dtype=np.float32)[np.arange(1000) % 5] * 5
-    for fit in (fit_temperature, fit_focal_temperature):
-        found = fit(logits, np.argmax(logits, axis=1).astype(np.int32))
-        np.testing.assert_allclose(found.temperature, 0.01, rtol=1e-5)
-        assert not found.converged
-
-
-def test_equal_logits_leave_temperature_one():
-    for fit in (fit_temperature, fit_focal_temperature):
-        found = fit(np.ones((1000, 5), np.float32), np.zeros(1000, np.int32))
-        assert (found.gamma, found.temperature, found.converged) == (0, 1, False)
+@pytest.mark.parametrize("fit", [fit_temperature, fit_focal_temperature])
+def test_separable_labels_end_at_the_bracket_and_equal_logits_leave_temperature_one(fit):
+    logits, labels = np.eye(5, dtype=np.float32)[np.arange(1000) % 5] * 5, np.arange(1000) % 5
+    found, equal = fit(logits, labels), fit(0 * logits, labels)
+    np.testing.assert_allclose(found.temperature, 0.01, rtol=1e-5)
+    assert not found.converged
+    assert (equal.gamma, equal.temperature, equal.converged) == (0, 1, False)
 
 
 def test_a_mask_leaves_out_what_it_says_even_nan():
@@ -113,7 +109,7 @@ def test_a_mask_leaves_out_what_it_says_even_nan():
 def test_a_fit_from_near_the_best_is_that_of_all_examples_from_the_usual_start():
     logits, labels = drawn(1.0, 1.5, 3000)
     weight = np.arange(3000) % 5 != 0
-    examples = fits.on_host(checks.predicted_logits(logits, labels, weight))
+    examples = blocks.on_host(checks.predicted_logits(logits, labels, weight))
     plain, near = fits.temperature_fit(*examples), fits.temperature_fit(*examples, 1.7)
     np.testing.assert_allclose(near, plain, rtol=1e-5)
     pair, other = (fits.focal_fit(*examples, plain, start) for start in (None, (1.3, 1.2)))
@@ -139,7 +135,7 @@ def test_the_score_test_is_that_of_a_loop_in_float64(temperature):
         mean = sum(math.exp(x) * x for x in a)
         score += w * (a[y] - mean)
         information += w * sum(math.exp(x) * (x - mean) ** 2 for x in a)
-    found, statistic = temperature_score_test(logits, labels, weight), score / math.sqrt(information)
+    found, statistic = temperature_score_test(logits, labels, weights=weight), score / math.sqrt(information)
     assert found.statistic == pytest.approx(statistic, rel=1e-6)
     assert found.p_value == pytest.approx(math.erfc(abs(statistic) / math.sqrt(2)), rel=1e-5)
     assert found.n == weight.sum()

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import importlib.util
 import json
 import pickle
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from outputs import outputs
+from scipy import special
 
 from focalgeo import calibration
 from focalgeo.calibration import CRITERIA, METHODS, Fitted, Method, calibrator_json, fit, fit_methods, read_calibrator
@@ -38,11 +40,11 @@ def names_of(fits):
     return [(fitted.method.name, fitted.criterion) for fitted in fits]
 
 
-def fit_vector_scaling(logits, labels, *, criterion, mask=None):
+def fit_vector_scaling(logits, labels, *, criterion, weights=None):
     """A weight and a bias for each class (Guo et al., section 4.2), by plain gradient descent on the NLL."""
 
     def nll(params):
-        return calibration.nll(apply_vector_scaling(params, logits), labels, mask=mask)
+        return calibration.nll(apply_vector_scaling(params, logits), labels, weights=weights)
 
     start = {"weight": jnp.ones(logits.shape[-1]), "bias": jnp.zeros(logits.shape[-1])}
     step = lambda _, params: jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(nll)(params))  # noqa: E731
@@ -63,6 +65,33 @@ def test_a_new_method_is_a_function_pair_and_stands_beside_the_others():
     }
     assert list(nll)[-1] == ("new", "nll")
     assert nll["new", "nll"] < nll["temperature_scaling", "nll"] < nll["uncalibrated", None]
+
+
+def mixed(space, softmax):
+    """The application of a method of a share of the uniform distribution, which knows nothing of -inf."""
+    return lambda params, logits: space.log(
+        (1 - params["share"]) * softmax(logits, axis=-1) + params["share"] / logits.shape[-1]
+    )
+
+
+def test_two_functions_alone_serve_what_is_promised_of_all_or_say_in_a_line_what_they_lack():
+    method = Method("mixing", "Mixing", lambda *_, **__: {"share": np.float32(0.4)}, mixed(jnp, jax.nn.softmax))
+    logits = np.float32([[0, 1, 2], [1, -np.inf, 0], [-np.inf, -np.inf, 3]])
+    p = special.softmax(logits[1, [0, 2]].astype(float)) * 0.6 + 0.4 / 3
+    (fitted,) = fit_methods({"mixing": method}, logits, np.int32([0, 2, 2]), settings={})
+    expected = [[p[0] / p.sum(), 0, p[1] / p.sum()], [0, 0, 1]]
+    np.testing.assert_allclose(fitted.predict_proba(logits)[1:], expected, atol=1e-6)
+    np.testing.assert_allclose(np.exp(jax.jit(fitted.predict_log_proba)(logits))[1:], expected, atol=1e-6)
+    assert json.loads(fitted.to_json())["parameters"] == {"share": 0.4}
+    with pytest.raises(InputError, match="mixing has no lines of NumPy alone: take to_onnx or to_torch"):
+        fitted.to_numpy()
+    if importlib.util.find_spec("torch"):
+        torch = importlib.import_module("torch")
+        np.testing.assert_allclose(fitted.to_torch()(torch.from_numpy(logits)).exp()[1:], expected, atol=1e-6)
+    on_host = fitted._replace(method=method._replace(apply=mixed(np, special.softmax)))
+    np.testing.assert_allclose(on_host.predict_proba(logits)[1:], expected, atol=1e-6)
+    with pytest.raises(InputError, match="mixing cannot be traced for jit, ONNX and PyTorch: write its apply in jax"):
+        jax.jit(on_host.predict_log_proba)(logits)
 
 
 def test_every_method_is_fitted_by_each_of_its_criteria_in_the_order_of_the_table():
@@ -232,6 +261,38 @@ def test_a_calibrator_is_written_so_and_a_corrupt_one_is_refused(tmp_path):
     for place in (path, tmp_path / "nowhere.json", tmp_path):
         with pytest.raises(InputError):
             read_calibrator(place)
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "expected"),
+    [
+        ("focal_temperature_scaling", {"gamma": -0.8432209, "temperature": 2.290208}, [-0.63330173, -1.81823492]),
+        (
+            "vector_scaling",
+            {
+                "temperature": 2.28861,
+                "scales": [0.9129785, 1.0070025, 1.0782524],
+                "biases": [-0.11977913, -0.021075064, 0.14078295],
+            },
+            [-0.66899389, -1.74340272],
+        ),
+        (
+            "histogram_binning",
+            {
+                "edges": [0.50345373, 1.2269752, 1.9347196],
+                "accuracies": [0.44230768, 0.59615386, 0.59615386, 0.6730769],
+            },
+            [-0.5172565, -2.09210730],
+        ),
+    ],
+)
+def test_a_file_of_version_2_gives_the_numbers_that_it_gave_before_the_rooms(tmp_path, method, parameters, expected):
+    """Written by focalgeo of commit 2d99825, with its log-probabilities of the first class."""
+    stored = {"format": "focalgeo-calibrator", "version": 2, "method": method, "criterion": "nll", "num_classes": 3}
+    path = tmp_path / "calibrator.json"
+    path.write_text(json.dumps(stored | {"parameters": parameters, "inputs": {}, "fits": []}))
+    logits = np.float32([[1, 0, -2], [0, 3, 0.5]])
+    np.testing.assert_allclose(read_calibrator(path).predict_log_proba(logits)[:, 0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from focalgeo.calibration import METRICS
 close = partial(np.testing.assert_allclose, atol=1e-6)
 OTHERS = {name: getattr(calibration, name) for name in ("debiased_squared_ece", "brier_split", "binary_ece")}
 FUNCTIONS = {name: entry.function for name, entry in METRICS.items()} | OTHERS
-OF_CLASS_ONE = {"binary_ece", *list(METRICS)[list(METRICS).index("auroc") :]}
+OF_CLASS_ONE = {"binary_ece", *(name for name, entry in METRICS.items() if entry.shown.note.startswith("of P(1)"))}
 smooth_ece = jax.jit(calibration.smooth_ece)
 
 

@@ -12,6 +12,7 @@ from focalgeo.calibration import METHODS, blocks, fit, maps, read_calibrator
 from focalgeo.calibration.fits import stacking
 from focalgeo.calibration.methods import MEMBERS, Calibrated
 from focalgeo.calibration.metrics import resampling
+from focalgeo.calibration.study import measurement
 from focalgeo.types import InputError
 
 
@@ -115,7 +116,7 @@ def test_resamples_in_parts_are_those_of_one(monkeypatch):
     def draws(most):
         monkeypatch.setattr(resampling, "MOST_COUNTS", most)
         sample = calibration.Sample("test", labels, [plain], np.array([0, 7], np.uint32), 10, 30)
-        (measured,) = resampling.measure(sample, entries)
+        (measured,) = measurement.measure(sample, entries)
         return measured.draws
 
     whole, parts = draws(2**24), draws(200 * 7)

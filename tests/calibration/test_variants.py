@@ -13,9 +13,9 @@ BY_CLASS = ("vector_scaling", "focal_vector_scaling", "structured_matrix_scaling
 BY_NLL = (*BY_CLASS, "ensemble_temperature_scaling", "loss_implied_temperature_scaling")
 
 
-def fit(name, logits, labels, weights=None, **options):
+def fit(name, logits, labels, **options):
     options |= {"trained_gamma": 2.0} if name.startswith("loss_implied") else {}
-    return calibration.fit(name, logits, labels, weights=weights, **options).params
+    return calibration.fit(name, logits, labels, **options).params
 
 
 def drawn(num_examples=600, classes=4, noise=0.0):
@@ -72,7 +72,7 @@ def test_weights_are_repeats_and_zero_leaves_out(name):
     count = np.arange(400) % 3
     expected = fit(name, np.repeat(logits, count, axis=0), np.repeat(labels, count))
     logits[count == 0], labels[count == 0] = np.nan, -1
-    for key, value in fit(name, logits, labels, count).items():
+    for key, value in fit(name, logits, labels, weights=count).items():
         np.testing.assert_allclose(value, expected[key], atol=2e-3)
 
 

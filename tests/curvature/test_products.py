@@ -23,7 +23,6 @@ from focalgeo.curvature import (
     linearized_hvp,
     outputs_and_trace,
     restrict,
-    value_and_trace,
 )
 from focalgeo.types import InputError, RunError
 
@@ -290,34 +289,56 @@ def test_statistics_of_flax_are_no_weights():
 
 
 WORDS, POSITIONS = 8192, 128
-TRACED = {
-    "hessian": lambda network, loss, w: value_and_trace(lambda at: loss(network(at)), w, jax.random.key(0))[1],
-    "gauss_newton": lambda network, loss, w: outputs_and_trace(
-        lambda at: (network(at), ()), loss, w, jax.random.key(0), of="gauss_newton"
-    )[2],
-}
+
+
+def penalty(of, form):
+    """The gradient of a trace, a function of network, loss and weights."""
+
+    def trace(network, loss, weights):
+        return outputs_and_trace(lambda at: (network(at), ()), loss, weights, jax.random.key(0), of=of, form=form)[2]
+
+    return lambda network, loss, w: jax.grad(lambda at: trace(network, loss, at))(w)
+
+
+def hessian_product(network, loss, weights):
+    return hvp(lambda at: loss(network(at)), weights, weights)
+
+
+def gauss_newton_product(network, loss, weights):
+    return ggn_vp(network, loss, weights, weights)
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "focal_loss"])
 @pytest.mark.parametrize(
     ("most", "function"),
     [
-        (2.1, lambda network, loss, w: hvp(lambda at: loss(network(at)), w, w)),
-        (2.1, lambda network, loss, w: ggn_vp(network, loss, w, w)),
-        (3.1, lambda network, loss, w: jax.grad(lambda at: TRACED["hessian"](network, loss, at))(w)),
-        (3.1, lambda network, loss, w: jax.grad(lambda at: TRACED["gauss_newton"](network, loss, at))(w)),
+        (2.1, hessian_product),
+        (2.1, gauss_newton_product),
+        (3.1, penalty("hessian", "jvp_of_jvp")),
+        (3.1, penalty("gauss_newton", "jvp_of_jvp")),
+        (5.1, penalty("hessian", "jvp_of_grad")),
+        (5.1, penalty("gauss_newton", "jvp_of_grad")),
     ],
-    ids=["hvp", "ggn_vp", "penalty", "gauss_newton_penalty"],
+    ids=["hvp", "ggn_vp", *(f"{of}, {form}" for form in ("jvp_of_jvp", "jvp_of_grad") for of in ("hessian", "ggn"))],
 )
 def test_arrays_of_logits_that_many_classes_take(name, most, function):
+    assert arrays_of_logits(name, function) <= most
+
+
+@pytest.mark.parametrize("function", [hessian_product, gauss_newton_product])
+def test_constant_labels_take_as_little(function):
+    assert arrays_of_logits("focal_loss", function, labels=np.arange(POSITIONS, dtype=np.int32)) <= 2.1
+
+
+def arrays_of_logits(name, function, labels=None):
     """A last layer of few weights, so that what XLA holds are arrays of logits; each of them counts as 1."""
 
-    def of_weights(weights, hidden, labels, gamma):
-        loss = losses.make_loss(name)
-        return function(lambda w: hidden @ w, lambda z: jnp.mean(loss(z, labels, {"gamma": gamma})), weights)
+    def of_weights(weights, hidden, traced, gamma):
+        loss, labels_here = losses.make_loss(name), traced if labels is None else labels
+        return function(lambda w: hidden @ w, lambda z: jnp.mean(loss(z, labels_here, {"gamma": gamma})), weights)
 
     shapes = [(4, WORDS), (POSITIONS, 4), (POSITIONS,), ()]
     types = [jnp.float32, jnp.float32, jnp.int32, jnp.float32]
     arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)]
     memory = jax.jit(of_weights).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
-    assert memory / (4 * WORDS * POSITIONS) <= most
+    return memory / (4 * WORDS * POSITIONS)

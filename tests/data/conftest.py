@@ -3,6 +3,7 @@
 import io
 import tarfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ def encoded(image, image_format="PNG"):
 
 
 def write_folder(path, files):
+    path = Path(path)
     for name, data in files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
@@ -27,6 +29,7 @@ def write_folder(path, files):
 
 def write_archive(path, files, **changes):
     """A tar or zip archive by its ending; the first member of a tar gets other header fields."""
+    path = Path(path)
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in files.items():
@@ -48,7 +51,9 @@ def write_archive(path, files, **changes):
 
 
 @pytest.fixture(autouse=True)
-def private_cache(tmp_path_factory, monkeypatch):
+def private_cache(tmp_path, tmp_path_factory, monkeypatch):
+    """An empty cache, and an empty folder in which the test runs."""
+    monkeypatch.chdir(tmp_path)
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     return cache / "focalgeo"
@@ -86,9 +91,9 @@ def files(pixels):
 
 
 @pytest.fixture
-def folder(tmp_path, files):
+def folder(files):
     """The images of `pixels` as a folder."""
-    return write_folder(tmp_path / "images", files)
+    return write_folder(Path("images"), files)
 
 
 def assert_same(left, right):

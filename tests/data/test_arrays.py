@@ -1,6 +1,5 @@
 """Data sets of one's own arrays: splits, classes, standardisation by train, and what is refused."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 from data.conftest import assert_same
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.preprocessing import StandardScaler
 
 from configs import digits
@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def saved(tmp_path):
+def saved():
     """Saves arrays, and gives the name of the data set."""
 
     def name(**arrays):
-        np.savez(tmp_path / "own.npz", **arrays)
-        return f"arrays:{tmp_path / 'own.npz'}"
+        np.savez("own.npz", **arrays)
+        return "arrays:own.npz"
 
     return name
 
@@ -51,9 +51,9 @@ def test_features_are_standardised_by_train_as_scikit_learn_does(saved):
     scaler = StandardScaler().fit(original[0])
     for split, of_split in zip(data[1:4], original, strict=True):
         assert split.x.dtype == np.float32
-        np.testing.assert_allclose(split.x, np.where(std > 0, scaler.transform(of_split), 0), atol=1e-6)
-        np.testing.assert_allclose(split.x, (of_split - mean) / divisor, atol=1e-6)
-        np.testing.assert_array_equal(split.y, [y[np.flatnonzero(x[:, 0] == row[0])[0]] for row in of_split])
+        assert_allclose(split.x, np.where(std > 0, scaler.transform(of_split), 0), atol=1e-6)
+        assert_allclose(split.x, (of_split - mean) / divisor, atol=1e-6)
+        assert_array_equal(split.y, [y[np.flatnonzero(x[:, 0] == row[0])[0]] for row in of_split])
 
 
 def test_own_splits_stay_and_classes_are_train_s_names_in_order(saved):
@@ -62,18 +62,17 @@ def test_own_splits_stay_and_classes_are_train_s_names_in_order(saved):
     data = load_dataset(saved(x=x, y=names, x_val=x[:5], y_val=names[:5], x_test=x[5:9], y_test=names[5:9]))
     assert data.class_names == ("ant", "bee", "cat", "dog")
     assert [len(split.y) for split in data[1:4]] == [40, 5, 4]
-    np.testing.assert_array_equal(np.array(data.class_names)[data.test.y], names[5:9])
+    assert_array_equal(np.array(data.class_names)[data.test.y], names[5:9])
     of_keras = load_dataset(saved(x_train=x, y_train=names, x_val=x[:5], y_val=names[:5], x_test=x[5:9],
                                   y_test=names[5:9]))  # fmt: skip
     assert_same(data, of_keras)
 
 
-@pytest.mark.parametrize("labels", [10 * np.arange(4), (10 * np.arange(4)).astype(np.uint8)])
-def test_whole_numbers_are_classes_in_their_own_order(saved, labels):
-    x, y = drawn()
+def test_whole_numbers_are_classes_in_their_own_order(saved):
+    (x, y), labels = drawn(), (10 * np.arange(4)).astype(np.uint8)
     data = load_dataset(saved(x=x, y=labels[y], x_test=x, y_test=labels[y]))
     assert data.class_names == ("0", "10", "20", "30")
-    np.testing.assert_array_equal(data.test.y, y)
+    assert_array_equal(data.test.y, y)
 
 
 @pytest.mark.parametrize("shape", [(40, 6, 5), (40, 6, 5, 3)])
@@ -81,13 +80,13 @@ def test_images_of_8_bits_stay_and_others_are_standardised_by_channel(saved, sha
     x, y = drawn(shape)
     pixels = (20 * x).clip(0, 255).astype(np.uint8)
     data = load_dataset(saved(x=pixels, y=y, x_test=pixels, y_test=y))
-    np.testing.assert_array_equal(data.test.x, pixels.reshape(40, 6, 5, -1))
+    assert_array_equal(data.test.x, pixels.reshape(40, 6, 5, -1))
     assert data.test.x.dtype == np.uint8
     assert data.features is None
     of_floats = load_dataset(saved(x=x.astype(np.float32), y=y, x_test=x.astype(np.float32), y_test=y))
     assert of_floats.train.x.shape == (36, *data.test.x.shape[1:])
-    np.testing.assert_allclose(of_floats.train.x.mean((0, 1, 2)), 0, atol=1e-5)
-    np.testing.assert_allclose(of_floats.train.x.std((0, 1, 2)), 1, atol=1e-5)
+    assert_allclose(of_floats.train.x.mean((0, 1, 2)), 0, atol=1e-5)
+    assert_allclose(of_floats.train.x.std((0, 1, 2)), 1, atol=1e-5)
 
 
 X, Y = drawn()
@@ -97,46 +96,34 @@ HOLED = np.where(np.arange(40)[:, None] == 17, np.nan, X)
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"y": Y}, "x is not a file in the archive"),
-        ({"x": X}, "y is not a file in the archive"),
         ({"x": X, "y": Y, "x_val": X}, "y_val is not a file in the archive"),
         ({"x": X, "y": Y, "y_test": Y}, "give x and y, and perhaps x_val"),
         ({"x": X, "y": Y[:39]}, "train has x float64[40, 3] and y int64[39]: give"),
-        ({"x": X, "y": np.eye(4)[Y]}, "y float64[40, 4]: give numbers [examples, ...]"),
-        ({"x": X, "y": Y / 2}, "y float64[40]"),
-        ({"x": X, "y": 0 * Y}, "one class only"),
-        ({"x": HOLED, "y": Y}, "row 17 of train holds NaN, infinity or more than 1e+30"),
         ({"x": X, "y": Y, "x_test": HOLED, "y_test": Y}, "row 17 of test"),
         ({"x": np.where(np.isnan(HOLED), 1e31, X), "y": Y}, "row 17 of train"),
-        ({"x": X[:, 0], "y": Y}, "train has x float64[40]"),
-        ({"x": X.astype(str), "y": Y}, "train has x <U"),
-        ({"x": X[:0], "y": Y[:0]}, "split is empty"),
-        ({"x": X, "y": Y, "x_test": X[:, :2], "y_test": Y}, "test has x float64[40, 2]"),
         ({"x": X, "y": Y, "x_test": X.astype(np.uint8), "y_test": Y}, "test has x uint8[40, 3]"),
-        ({"x": X, "y": Y.astype(object)}, "it holds more than arrays, which could run code"),
     ],
 )
 def test_bad_arrays_are_one_line(saved, refused, arrays, says):
     assert says in refused(saved(**arrays))
 
 
-def test_no_file_and_no_archive_of_arrays(refused, tmp_path):
+def test_no_file_and_no_archive_of_arrays(refused):
     assert "there is no such" in refused("arrays:gone.npz")
-    np.save(tmp_path / "x.npy", X)
-    assert "numpy.savez(path, x=x, y=y)" in refused(f"arrays:{tmp_path / 'x.npy'}")
-    assert "config.data.name is 'arrays'" in refused("arrays")
+    np.save("x.npy", X)
+    assert "numpy.savez(path, x=x, y=y)" in refused("arrays:x.npy")
 
 
 @pytest.fixture
-def table(tmp_path):
+def table():
     """Writes a csv file of 40 flowers, whose first lines may be others; gives the name of the data set."""
 
     def name(*lines, header="length,colour,kind,wild"):
         rows = [
             f"{row / 7},{('red', 'blue')[row % 2]},{('rose', 'lily')[row // 5 % 2]},{row % 3 == 0}" for row in range(40)
         ]
-        (tmp_path / "own.csv").write_text("\n".join([header, *lines, *rows[len(lines) :]]) + "\n")
-        return f"table:{tmp_path / 'own.csv'}"
+        Path("own.csv").write_text("\n".join([header, *lines, *rows[len(lines) :]]) + "\n")
+        return "table:own.csv"
 
     return name
 
@@ -149,47 +136,28 @@ def test_columns_of_numbers_words_and_truth_values_are_features(table):
     for split in data[1:4]:
         length, wild, blue, red = (split.x * std + mean).T
         row = np.round(7 * length)
-        np.testing.assert_allclose(7 * length, row, atol=1e-4)
-        np.testing.assert_allclose(wild, row % 3 == 0, atol=1e-6)
-        np.testing.assert_allclose(blue, row % 2, atol=1e-6)
-        np.testing.assert_allclose(red, 1 - row % 2, atol=1e-6)
-        np.testing.assert_array_equal(split.y, row // 5 % 2 == 0)
-    by_number = load_dataset(table(*(f"{row},red,{row % 11},True" for row in range(40))), label="kind")
-    assert by_number.class_names == tuple(map(str, range(11)))
-    assert not np.concatenate([split.x[:, 1:] for split in by_number[1:4]]).any()
-
-
-def test_a_word_of_val_alone_changes_no_column_of_words_that_train_has(table):
-    names = [f"{row},{'red' if row else 'green'},{row % 2},1" for row in range(40)]
-    data = load_dataset(table(*names), label="kind", split_seed=2)
-    assert 0 < sum(std == 0 for _, std in data.features.values()) <= 3
-    assert np.isfinite(data.train.x).all()
+        assert_allclose(7 * length, row, atol=1e-4)
+        assert_allclose(wild, row % 3 == 0, atol=1e-6)
+        assert_allclose(blue, row % 2, atol=1e-6)
+        assert_allclose(red, 1 - row % 2, atol=1e-6)
+        assert_array_equal(split.y, row // 5 % 2 == 0)
 
 
 @pytest.mark.parametrize(
     ("lines", "label", "says"),
     [
         ((), None, "config.data.label is 'None': choose one of length, colour, kind, wild"),
-        ((), "kinds", "config.data.label is 'kinds': did you mean 'kind'?"),
         (("1,red,rose,True", ",red,lily,True"), "kind", "own.csv, line 3: length is empty: fill it in"),
-        (("1,red,rose,True", "1,,lily,True"), "kind", "own.csv, line 3: colour is empty"),
-        (("1,red,,True",), "kind", "own.csv, line 2: kind is empty"),
         ((), "length", "y float64[40]"),
         (
             [f"{row},no{row},rose,True" for row in range(60)],
             "kind",
             "column colour holds more than 50 words, such as no59",
         ),
-        ([f"{row},red,rose,True" for row in range(40)], "kind", "one class only"),
     ],
 )
 def test_bad_tables_are_one_line(table, refused, lines, label, says):
     assert says in refused(table(*lines), label=label)
-
-
-def test_a_label_is_a_table_s_alone(refused, table):
-    assert "label is kind for digits" in refused("digits", label="kind")
-    assert "there is no such" in refused("table:gone.csv", label="kind")
 
 
 def quick(name):
@@ -200,43 +168,16 @@ def quick(name):
     return config
 
 
-def digits_of(x):
-    from sklearn.datasets import load_digits
-
-    return {"x": x(load_digits().images), "y": load_digits().target}
-
-
-def test_pixels_beyond_the_scale_are_told_which_fields_to_set(saved, tmp_path):
-    config = quick(saved(**digits_of(lambda x: (15 * x).astype(np.uint8))))
-    with pytest.raises(InputError, match=r"set --config.data.scale=255") as caught:
-        job.run(config, tmp_path / "run")
-    assert "pixels up to 240" in str(caught.value)
-    assert not (tmp_path / "run").exists()
+def test_pixels_beyond_the_scale_are_told_which_fields_to_set(saved):
+    config = quick(saved(x=np.full((40, 8, 8), 240, np.uint8), y=Y))
+    with pytest.raises(InputError, match=r"pixels up to 240: set --config.data.scale=255"):
+        job.run(config, "run")
+    assert not Path("run").exists()
 
 
 @pytest.mark.long
-def test_digits_from_a_file_are_the_digits_and_as_features_train_as_well(saved, tmp_path):
-    runs = {"own": "digits", "images": saved(**digits_of(lambda x: x.astype(np.uint8)))}
-    for workdir, name in runs.items():
-        job.run(quick(name), tmp_path / workdir)
-    own, images = (np.load(tmp_path / workdir / "predictions/test.npz")["logits"] for workdir in runs)
-    np.testing.assert_array_equal(own, images)
-    config = quick(saved(**digits_of(lambda x: x.reshape(len(x), -1))))
-    config.optimizer.epochs = 6
-    rows = job.run(config, tmp_path / "features")
-    (accuracy,) = select(rows, Metric, name="accuracy", split="test", method="uncalibrated")
-    assert accuracy.value > 0.8
-    assert (tmp_path / "features/report.html").exists()
-    features = records.read_manifest(tmp_path / "features")["features"]
-    assert [*features] == [str(number) for number in range(64)]
-    assert features["0"] == [0, 0]
-    assert json.loads((tmp_path / "images/manifest.json").read_text())["features"] is None
-
-
-@pytest.mark.long
-def test_the_recipe_of_the_page_on_training_runs(tmp_path, monkeypatch):
+def test_the_recipe_of_the_page_on_training_runs():
     text = (ROOT / "docs/training.md").read_text().partition("## Your own arrays and tables")[2]
-    monkeypatch.chdir(tmp_path)
     exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], {})
     with np.load("wine.npz") as wine:
         names = np.array(["barolo", "grignolino", "barbera"])[wine["y"]]
@@ -247,6 +188,8 @@ def test_the_recipe_of_the_page_on_training_runs(tmp_path, monkeypatch):
         rows = job.run(config, flags["workdir"])
         (accuracy,) = select(rows, Metric, name="accuracy", split="test", method="uncalibrated")
         assert accuracy.value > 0.8
-    assert records.read_manifest(flags["workdir"])["data"]["classes"] == ["barbera", "barolo", "grignolino"]
+    manifest = records.read_manifest(flags["workdir"])
+    assert manifest["data"]["classes"] == ["barbera", "barolo", "grignolino"]
+    assert len(manifest["features"]) == 13
     arrays, table = (np.load(f"runs/{name}/predictions/val.npz")["labels"] for name in ("wine", "flowers"))
-    np.testing.assert_array_equal(np.array([1, 2, 0])[arrays], table)
+    assert_array_equal(np.array([1, 2, 0])[arrays], table)

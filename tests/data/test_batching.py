@@ -6,6 +6,7 @@ import hashlib
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from focalgeo import data
 from focalgeo.data import AUGMENTATIONS, NORMALISATIONS, Normalisation
@@ -31,26 +32,24 @@ def epoch(split, *, augmentation=AUGMENTATIONS["none"], normalise=None, **option
     return [jax.device_get(make(split, spec)) for spec in specs(split, augmentation=augmentation, **options)]
 
 
+def evaluation(split, **options):
+    return [*data.evaluation_batches(split, **{"batch_size": 5} | options)]
+
+
 def assert_same(left, right):
     for a, b in zip(left, right, strict=True):
         for one, other in zip(a, b, strict=True):
-            np.testing.assert_array_equal(one, other)
+            assert_array_equal(one, other)
             assert one.dtype == other.dtype
 
 
 @pytest.mark.parametrize("n", [1, 5, 23])
 @pytest.mark.parametrize("multiple_of", [1, 2, 8])
-@pytest.mark.parametrize("make", ["epoch", "evaluation"])
+@pytest.mark.parametrize("make", [epoch, evaluation])
 def test_every_example_once_whatever_the_padding(n, multiple_of, make):
     split = make_split(n)
-    if make == "epoch":
-        batches = epoch(split, multiple_of=multiple_of)
-    else:
-        options = {"batch_size": 5, "multiple_of": multiple_of}
-        batches = list(data.evaluation_batches(split, **options))
-        last = [*data.evaluation_batches(split, normalise=NORMALISATIONS["cifar10"], **options)][-1]
-        assert last.x.dtype == np.float32
-    rows = {1: 5, 2: 6, 8: 8}[multiple_of]
+    batches, rows = make(split, multiple_of=multiple_of), {1: 5, 2: 6, 8: 8}[multiple_of]
+    assert make(split, normalise=NORMALISATIONS["cifar10"])[-1].x.dtype == np.float32
     assert len(batches) == data.num_batches(split, 5) == -(-n // 5)
     for batch in batches:
         assert (batch.x.shape, batch.y.shape, batch.mask.shape) == ((rows, 6, 6, 3), (rows,), (rows,))
@@ -60,8 +59,8 @@ def test_every_example_once_whatever_the_padding(n, multiple_of, make):
         assert (batch.y[~batch.mask] == split.y[0]).all()
     names = np.concatenate([b.x[b.mask][:, 0, 0, 0] for b in batches]).astype(int) - 1
     assert sorted(names) == list(range(n))
-    np.testing.assert_array_equal(np.concatenate([b.y[b.mask] for b in batches]), split.y[names])
-    if make == "evaluation":
+    assert_array_equal(np.concatenate([b.y[b.mask] for b in batches]), split.y[names])
+    if make is evaluation:
         assert names.tolist() == list(range(n))
 
 
@@ -71,7 +70,7 @@ def test_order_and_augmentation_depend_on_seed_epoch_and_batch_alone():
     assert_same(base, epoch(split))
     one, four = (epoch(split, augmentation=CROP_FLIP, multiple_of=m) for m in (1, 4))
     for a, b in zip(one, four, strict=True):
-        np.testing.assert_array_equal(a.x[a.mask], b.x[b.mask])
+        assert_array_equal(a.x[a.mask], b.x[b.mask])
     for other in (epoch(split, seed=4), epoch(split, epoch=3)):
         assert any((a.y != b.y).any() for a, b in zip(base, other, strict=True))
     same = Split(np.tile(make_split(1).x, (10, 1, 1, 1)), np.zeros(10, np.int32))
@@ -115,12 +114,12 @@ def test_examples_that_stay_as_rows_make_the_same_batches():
 def test_labels_below_0_count_for_nothing():
     nodes = np.array([[0, -1, 1], [-1, -1, 0], [1, 1, -1]], np.int32)
     split = Split(np.arange(3, dtype=np.int32), nodes)
-    batches = list(data.evaluation_batches(split, batch_size=2))
+    batches = evaluation(split, batch_size=2)
     assert [batch.mask.astype(int).tolist() for batch in batches] == [[[1, 0, 1], [0, 0, 1]], [[1, 1, 0], [0, 0, 0]]]
     trained = epoch(split, batch_size=2)
     for batch in [*batches, *trained]:
         labels = nodes[batch.x[:, None], np.arange(3)]
-        np.testing.assert_array_equal(batch.y[batch.mask], labels[batch.mask])
+        assert_array_equal(batch.y[batch.mask], labels[batch.mask])
         assert (batch.y >= 0).all()
     assert sum(batch.mask.sum() for batch in trained) == (nodes >= 0).sum()
 
@@ -149,7 +148,7 @@ def test_crops_agree_with_an_oracle(shape, padding):
     x = np.random.default_rng(1).integers(1, 256, shape, dtype=np.uint8)
     found = random_crop_flip(x, np.random.default_rng(2), padding=padding)
     assert found.dtype == np.uint8
-    np.testing.assert_array_equal(found, slow_crop_flip(x, np.random.default_rng(2), padding))
+    assert_array_equal(found, slow_crop_flip(x, np.random.default_rng(2), padding))
 
 
 def test_all_offsets_and_both_directions_occur_equally():
@@ -166,7 +165,7 @@ def test_normalisation_against_float64(name):
     mean, std, scale = (np.asarray(v, np.float64) for v in NORMALISATIONS[name])
     found = data.normalise_images(x, NORMALISATIONS[name])
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, (x / scale - mean) / std, rtol=2e-7, atol=2e-6)
+    assert_allclose(found, (x / scale - mean) / std, rtol=2e-7, atol=2e-6)
 
 
 def test_unusable_normalisation():

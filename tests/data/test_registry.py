@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from data.conftest import encoded
+from numpy.testing import assert_array_equal
 
 import focalgeo.data.registry as registry
 from focalgeo.data import load_dataset
@@ -16,16 +17,18 @@ from focalgeo.types import InputError, Split
 DIGITS_CHECKSUM = "fe61bc84cd6a594d5ed1b937b7d8f8f791d4091d2a9df91fe5d6066156a4db6e"
 
 
-@pytest.mark.parametrize("name", ["digts", "digits:8", "", "sst", "cifar10", "tfd:mnist", "/", "\udcff\n"])
+@pytest.mark.parametrize("name", ["digts", "digits:8", "sst", "\udcff\n"])
 def test_unknown_names_are_one_line(refused, name):
     assert "config.data.name is" in refused(name)
 
 
-@pytest.mark.parametrize("option", ["image_size", "max_words", "max_length"])
-def test_options_that_do_not_apply_or_are_out_of_range(refused, option):
-    assert f"{option} is 7 for digits" in refused("digits", **{option: 7})
-    name = "folder:x" if option == "image_size" else "newsgroups:x"
-    assert f"{option} is 0 for {name}" in refused(name, **{option: 0})
+def test_options_that_do_not_apply_or_are_out_of_range(refused):
+    assert "label is kind for digits" in refused("digits", label="kind")
+    assert "max_words is 0 for sst:x" in refused("sst:x", max_words=0)
+
+
+def labelled(labels):
+    return RawDataset({"train": Split(None, np.array(labels, np.int32))}, ("a", "b", "c"), "")
 
 
 @pytest.mark.parametrize(
@@ -33,22 +36,14 @@ def test_options_that_do_not_apply_or_are_out_of_range(refused, option):
     [
         ([0, 1, 3], "the label of example 2 is none"),
         ([], "the split is empty"),
-        ([[0, -1], [-1, -1]], "the label of example 1 is none"),
         ([[0, -1], [-1, 0]], "one class only"),
     ],
 )
-def test_labels_out_of_range(labels, says):
-    labels = np.array(labels, np.int32)
-    with pytest.raises(InputError, match=says):
-        check_labels(RawDataset({"train": Split(labels, labels)}, ("a", "b", "c"), ""), name="x")
-
-
-def test_good_labels_pass_and_are_checked_on_loading(monkeypatch, refused):
-    for labels in ([0, 2], [[-1, 2], [0, -1]]):
-        check_labels(RawDataset({"train": Split(None, np.array(labels))}, ("a", "b", "c"), ""), name="x")
-    raw = RawDataset({"train": Split(None, np.array([0, 1, 5]))}, ("a", "b"), "")
-    monkeypatch.setitem(registry.READERS, "digits", registry.Reader(lambda *_: raw, "", ()))
-    assert "label of example 2" in refused("digits")
+def test_labels_out_of_range_are_refused_on_loading(labels, says, monkeypatch, refused):
+    for good in ([0, 2], [[-1, 2], [0, -1]]):
+        check_labels(labelled(good), name="x")
+    monkeypatch.setitem(registry.READERS, "digits", registry.Reader(lambda _: labelled(labels)))
+    assert says in refused("digits")
 
 
 def numbered(n, offset=0):
@@ -63,10 +58,10 @@ def test_cifar_split_is_the_papers():
     train, val = split_indices(50000, 5000, 1)
     assert val[:5].tolist() == [26247, 35067, 34590, 16668, 12196]
     assert val.sum() == 122592196
-    np.testing.assert_array_equal(np.sort(np.concatenate([train, val])), np.arange(50000))
+    assert_array_equal(np.sort(np.concatenate([train, val])), np.arange(50000))
 
 
-@pytest.mark.parametrize(("n", "val_size", "seed"), [(5, 5, 1), (5, -1, 1), (0, 0, 1), (5, 1, -1), (5, 1, 2**32)])
+@pytest.mark.parametrize(("n", "val_size", "seed"), [(5, 5, 1), (5, -1, 1), (5, 1, 2**32)])
 def test_split_indices_out_of_range(n, val_size, seed):
     with pytest.raises(InputError):
         split_indices(n, val_size, seed)
@@ -75,9 +70,9 @@ def test_split_indices_out_of_range(n, val_size, seed):
 def test_default_val_is_a_tenth_of_train_by_the_rule():
     data = made(train=numbered(50), test=numbered(20, 100))
     train, val = split_indices(50, 5, 1)
-    np.testing.assert_array_equal(data.val.x[:, 0], val)
-    np.testing.assert_array_equal(data.train.x[:, 0], train)
-    np.testing.assert_array_equal(data.test.x, numbered(20, 100).x)
+    assert_array_equal(data.val.x[:, 0], val)
+    assert_array_equal(data.train.x[:, 0], train)
+    assert_array_equal(data.test.x, numbered(20, 100).x)
 
 
 def test_without_test_split_the_three_are_disjoint_and_complete():
@@ -85,20 +80,20 @@ def test_without_test_split_the_three_are_disjoint_and_complete():
     assert [len(s.y) for s in (data.train, data.val, data.test)] == [60, 20, 20]
     assert sorted(np.concatenate([s.x[:, 0] for s in data[1:4]])) == list(range(100))
     for split in data[1:4]:
-        np.testing.assert_array_equal(split.y, split.x[:, 0] >= 50)
+        assert_array_equal(split.y, split.x[:, 0] >= 50)
 
 
 @pytest.mark.parametrize("names", [("train", "test"), ("train", "val", "test")])
 def test_subsets_are_mixed_and_those_of_own_splits_stay_in_order(names):
     parts = {part: numbered(100, 100 * i) for i, part in enumerate(names)}
     whole, small = made(**parts), made((20, None, 20), **parts)
-    np.testing.assert_array_equal(small.train.x, whole.train.x[:20])
+    assert_array_equal(small.train.x, whole.train.x[:20])
     assert 4 <= small.train.y.sum() <= 16
     assert np.all(np.diff(small.test.x[:, 0].astype(int)) > 0)
     assert len(small.test.y) == 20
     assert 4 <= small.test.y.sum() <= 16
     if "val" in names:
-        np.testing.assert_array_equal(whole.val.x, parts["val"].x)
+        assert_array_equal(whole.val.x, parts["val"].x)
         assert sorted(whole.train.x[:, 0]) == list(range(100))
 
 
@@ -106,9 +101,6 @@ def test_subsets_are_mixed_and_those_of_own_splits_stay_in_order(names):
     ("sizes", "part", "most", "own"),
     [
         ((46, None, None), "train", 45, True),
-        ((None, 50, None), "val", 49, True),
-        ((None, None, 21), "test", 20, True),
-        ((0, None, None), "train", 45, True),
         ((None, 10, 45), "val", 4, False),
         ((None, 0, None), "val", 39, False),
     ],
@@ -167,19 +159,19 @@ def test_moments_of_clusters():
 def test_clusters_follow_the_seed_in_mixed_order():
     one, again, two = (load_dataset("clusters:0.5", split_seed=seed) for seed in (1, 1, 2))
     for part in (1, 2, 3):
-        np.testing.assert_array_equal(one[part].x, again[part].x)
+        assert_array_equal(one[part].x, again[part].x)
         assert (one[part].x != two[part].x).all()
         assert 20 < one[part].y[:80].sum() < 60
     assert one.checksum == two.checksum != load_dataset("clusters:0.6").checksum
     assert len(np.unique(np.concatenate([split.x for split in one[1:4]]), axis=0)) == 3000
 
 
-@pytest.mark.parametrize("text", ["", "x", "-0.1", "nan", "inf"])
+@pytest.mark.parametrize("text", ["x", "-0.1", "nan"])
 def test_no_deviation(refused, text):
     assert "standard deviation" in refused(f"clusters:{text}")
 
 
-@pytest.mark.parametrize("options", [{"train_size": 41}, {"val_size": 0}, {"test_size": -40}])
+@pytest.mark.parametrize("options", [{"train_size": 41}, {"val_size": 0}])
 def test_sizes_of_clusters_out_of_range(refused, options):
     assert "give a multiple of 40" in refused("clusters:0.5", **options)
 
@@ -247,8 +239,8 @@ def test_prepared_images_and_labels_round_trip(data_dir, splits):
         data = load_dataset(f"tfds:{name}")
         assert data.class_names == CLASSES
         for part, split in {"validation": data.val, "test": data.test}.items():
-            np.testing.assert_array_equal(split.x, splits[part][0])
-            np.testing.assert_array_equal(split.y, splits[part][1])
+            assert_array_equal(split.x, splits[part][0])
+            assert_array_equal(split.y, splits[part][1])
             assert (split.x.dtype, split.y.dtype) == (np.uint8, np.int32)
         ours = sorted((x.tobytes(), int(y)) for x, y in zip(*data.train, strict=True))
         assert ours == sorted((x.tobytes(), int(y)) for x, y in zip(*splits["train"], strict=True))
@@ -258,10 +250,9 @@ def test_prepared_images_and_labels_round_trip(data_dir, splits):
 
 
 def test_what_is_not_prepared_or_not_installed_says_what_to_do(data_dir, refused, monkeypatch):
-    for name in ("mnist", "no_such_set", "mnist/config:9.9.9"):
-        message = refused(f"tfds:{name}")
-        assert f"tfds build {name} --file_format=array_record" in message
-        assert str(data_dir) in message
+    message = refused("tfds:mnist/config:9.9.9")
+    assert "tfds build mnist/config:9.9.9 --file_format=array_record" in message
+    assert str(data_dir) in message
     monkeypatch.setitem(sys.modules, "array_record", None)
     assert "pip install 'focalgeo[tfds]'" in refused("tfds:tiny_shapes")
 

@@ -87,16 +87,14 @@ def test_a_peer_that_refuses_is_a_row_and_one_that_is_missing_is_named(monkeypat
 
 
 def test_tables_of_fits_have_ratios_and_the_readme_some_rows():
-    def row(peer, seconds, classes=10):
-        of = {"method": fits.EVERY[peer].counterpart, "peer": peer, "examples": 5000, "classes": classes}
-        nll = {"given": 1.0, "ours": 0.5, "theirs": 0.6}
-        return of | {"version": "1.4", "first": 2.0, "ours": 0.1, "theirs": seconds, "nll": nll} | MACHINE
+    def row(name, seconds, classes=10):
+        peer = fits.EVERY[name]
+        of = {"method": peer.counterpart, "peer": name, "examples": 5000, "classes": classes, "title": peer.title}
+        numbers = {"first": 2.0, "ours": 0.1, "theirs": seconds, "nll": {"given": 1.0, "ours": 0.5, "theirs": 0.6}}
+        return of | {"package": peer.package, "version": "1.4"} | numbers | MACHINE
 
-    rows = [
-        row("netcal temperature float64", 1.5),
-        row("netcal temperature", 9.0),
-        row("scikit-learn sigmoid", 0.05, 2),
-    ]
+    rows = [row("netcal temperature", 9.0), row("netcal temperature float64", 1.5)]
+    rows.append(row("scikit-learn sigmoid", 0.05, 2))
     assert "\n| platt scaling | scikit-learn: sigmoid | 5,000 x 2 | 0.1 | 2 | 0.05 | 0.5 | 0.5000 | 0.6000 |\n" in (
         fits.fits_table(rows)
     )

@@ -72,11 +72,15 @@ def test_the_area_of_classes_is_that_of_scikit_learn():
     assert cells.class_auc(perfect[labels != 3], labels[labels != 3]) == 1  # a class that no label has is left out
 
 
-def test_the_search_along_the_line_fits_on_val_alone():
+def outputs(*sizes):
+    """Logits, twice as sure as they should be, and labels."""
     rng = np.random.default_rng(1)
-    logits = (3 * rng.standard_normal((2, 400, 5))).astype(np.float32)
-    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(-1).astype(np.int32)
-    val, test = zip(logits, labels, strict=True)
+    logits = (3 * rng.standard_normal(sizes)).astype(np.float32)
+    return logits, (logits / 2 + rng.gumbel(size=sizes)).argmax(-1).astype(np.int32)
+
+
+def test_the_search_along_the_line_fits_on_val_alone():
+    val, test = zip(*outputs(2, 400, 5), strict=True)
     along = cells.along_line(val, test, "nll")
     assert -0.5 <= along["gamma"] <= 1
     point = along["gamma"], along["temperature"]
@@ -90,9 +94,7 @@ def test_the_search_along_the_line_fits_on_val_alone():
 
 
 def test_the_temperatures_are_those_of_the_fits():
-    rng = np.random.default_rng(0)
-    logits = (3 * rng.standard_normal((600, 5))).astype(np.float32)
-    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(-1).astype(np.int32)
+    logits, labels = outputs(600, 5)
     found = cells.temperatures(logits, labels, (0.0, 1.0))
     assert found.keys() == {"nll", "ece", "adaptive_ece"}
     assert found["nll"][1] > found["nll"][0]  # the map of gamma 1 sharpens

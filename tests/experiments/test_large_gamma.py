@@ -1,5 +1,7 @@
 """The question of large gammas: what counts as failed, and which claims follow from drawn runs."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 
@@ -9,13 +11,11 @@ from experiments.numbers import NOT, SHOWS, UNTOLD
 
 def runs_of(accuracy):
     """Drawn runs of every task; accuracy: a function of task, gamma and seed."""
-    rng, rows = np.random.default_rng(0), []
-    for task in (*large_gamma.TASKS, large_gamma.IMAGES):
-        for gamma in large_gamma.GAMMAS:
-            for seed in range(5):
-                noise = rng.normal(0, 0.001)
-                row = {"task": task, "gamma": gamma, "seed": seed, "accuracy": accuracy(task, gamma, seed) + noise}
-                rows.append(row | {"ece": 0.02 + 0.02 * gamma + noise, "nll": 0.1 + 0.03 * gamma + noise})
+    tasks, rng, rows = (*large_gamma.TASKS, large_gamma.IMAGES), np.random.default_rng(0), []
+    for task, gamma, seed in product(tasks, large_gamma.GAMMAS, range(5)):
+        noise = rng.normal(0, 0.001)
+        row = {"task": task, "gamma": gamma, "seed": seed, "accuracy": accuracy(task, gamma, seed) + noise}
+        rows.append(row | {"ece": 0.02 + 0.02 * gamma + noise, "nll": 0.1 + 0.03 * gamma + noise})
     return pd.DataFrame(rows).assign(**{"ece after T": 0.02, "nll after T": 0.1, "temperature": 1.0})
 
 

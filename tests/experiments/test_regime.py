@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import regime
+from experiments import question, regime
 from experiments.numbers import NOT, SHOWS
 
 
@@ -22,7 +22,8 @@ def runs_of(ratio=lambda gamma: 1 / (1 + 0.3 * gamma), implied=1.0):
     return pd.DataFrame(rows)
 
 
-NONE = pd.DataFrame(columns=["loss", "task", "seed", "metrics", "fits", "train_accuracy"], dtype=object)
+CELLS = ("loss", "task", "seed", "metrics", "fits", "train_accuracy", "train_nll", "diagnostics")
+NONE = pd.DataFrame(columns=CELLS, dtype=object)
 
 
 def test_the_gamma_that_needs_no_temperature_lies_where_t_is_one():
@@ -64,7 +65,8 @@ def test_a_tiny_setting_has_what_the_question_needs(tmp_path, real_archive, monk
     small = {"sweep.gamma": (0.0, 3.0), "data.val_size": 100, "data.test_size": 100, "diagnostics.examples": 50}
     monkeypatch.setattr(regime, "FIELDS", regime.FIELDS | small | {"model.options.widths": (4, 8, 8)})
     data = f"folder:{real_archive('cifar10-jpeg.tar.xz')}"
-    runs = regime.train(64, 2, range(1), data, tmp_path)
+    monkeypatch.setattr(regime, "SETTINGS", ((64, 2),))
+    runs = next(regime.plan(question.parse(regime.QUESTION, ["--data", data]), {})).make(tmp_path)
     assert [run["gamma"] for run in runs] == [0, 3]
     wanted = {"temperature", "implied temperature", "ece", "nll after T", "val nll", "train nll", "train accuracy"}
     assert all(wanted <= run.keys() for run in runs)

@@ -128,15 +128,16 @@ def test_a_partial_rank_correlation_is_that_of_the_textbook():
     assert np.isnan(numbers.partial_rank_correlation(points[:, [0, 1, 0]]))
 
 
+def runs_over(ece, noise):
+    """Runs of eight seeds and six gammas, whose ECE is a function of u, the logarithm of the trace."""
+    rng, places = np.random.default_rng(0), np.arange(6) / 5
+    rows = [(seed, u, np.exp(u), ece(u) + noise * rng.normal()) for seed in range(8) for u in places]
+    return pd.DataFrame(rows, columns=["seed", "gamma", "trace", "ece"])
+
+
 @pytest.mark.parametrize(("sign", "verdict"), [(1, SHOWS), (-1, NOT)])
 def test_an_inner_minimum_is_found_where_there_is_one(sign, verdict):
-    rng, runs = np.random.default_rng(0), []
-    for seed in range(8):
-        for gamma in range(6):
-            u = gamma / 5
-            ece = sign * (u - 0.4) ** 2 + 0.002 * rng.normal()
-            runs.append({"seed": seed, "gamma": gamma, "trace": np.exp(u), "ece": ece})
-    runs = pd.DataFrame(runs)
+    runs = runs_over(lambda u: sign * (u - 0.4) ** 2, 0.002)
     alone = minima.inner_minimum(runs, "trace")
     together = minima.shared_minimum({"a": runs, "b": runs}, "trace", within=True)
     assert alone.verdict == together.verdict == verdict
@@ -148,13 +149,8 @@ def test_an_inner_minimum_is_found_where_there_is_one(sign, verdict):
 
 
 def test_a_rise_that_grows_steeper_has_no_inner_minimum():
-    rng, runs = np.random.default_rng(1), []
-    for seed in range(8):
-        for gamma in range(6):
-            u = gamma / 5  # the parabola's vertex lies inside, its rise from the first to the second all the same
-            ece = max(u - 0.1, 0) ** 2 + 0.03 * u + 0.0002 * rng.normal()
-            runs.append({"seed": seed, "gamma": gamma, "trace": np.exp(u), "ece": ece})
-    found = minima.inner_minimum(pd.DataFrame(runs), "trace")
+    # the parabola's vertex lies inside, its rise from the first to the second all the same
+    found = minima.inner_minimum(runs_over(lambda u: max(u - 0.1, 0) ** 2 + 0.03 * u, 0.0002), "trace")
     assert found.inside == 0
     assert found.vertex.low > 0
     assert found.verdict == UNTOLD

@@ -6,6 +6,7 @@
 FOCALGEO_DATA names the folder of others' outputs (logits/densenet-cifar100.npz) and of CIFAR-10 as JPEG.
 """
 
+import difflib
 import json
 import os
 import re
@@ -16,7 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-JOBS = ("digits", "digits_gamma", "digits_trace", "cifar10")
+JOBS = {
+    "digits": (),
+    "digits_gamma": ("sweep.at_once=4",),  # how many members advance together is measured, and shows in the sixth digit
+    "digits_trace": ("loss.trace_form=jvp_of_grad",),  # once the default was another, of the same values but rounding
+    "cifar10": (),
+}
 NETWORKS = ("densenet", "wide-resnet-16-4")
 TOLERANCE = 1e-6
 TIMED = ("examples_per_second",)
@@ -27,22 +33,48 @@ def run(tree: Path, out: Path) -> None:
     """All jobs in a tree, each into a folder of `out`; what is there already is kept."""
     data, env = Path(os.environ["FOCALGEO_DATA"]), os.environ | {"PYTHONPATH": str(tree)}
 
-    def command(module: str, *flags: str) -> None:
-        subprocess.run([sys.executable, "-m", f"focalgeo.{module}", *flags], cwd=tree, env=env, check=True)
+    def command(module: str, folder: str, *flags: str) -> None:
+        if not (out / folder / "report.html").exists():
+            place = "--workdir" if module == "run" else "--out"
+            subprocess.run(
+                [sys.executable, "-m", f"focalgeo.{module}", *flags, f"{place}={out / folder}"],
+                cwd=tree,
+                env=env,
+                check=True,
+            )
 
-    for job in JOBS:
-        # how many members advance together is measured, and shows in the sixth digit
-        flags = {"cifar10": f"data.name=folder:{data}/cifar10-jpeg.tar.xz", "digits_gamma": "sweep.at_once=4"}
-        flag = [f"--config.{flags[job]}"] if job in flags else []
-        command("run", f"--config=configs/{job}.py:quick", f"--workdir={out / job}", *flag)
+    def calibrate(folder: str, files: str, *flags: str) -> None:
+        splits = (f"--{split}={out}/{files.format(split)}" for split in ("val", "test"))
+        command("calibrate", f"calibrate_{folder}", *splits, *flags)
+
+    for job, fields in JOBS.items():
+        flags = (f"--config.{field}" for field in fields)
+        if job == "cifar10":
+            flags = (f"--config.data.name=folder:{data}/cifar10-jpeg.tar.xz",)
+        command("run", job, f"--config=configs/{job}.py:quick", *flags)
     for network in NETWORKS:
         outputs = np.load(data / "logits" / f"{network}-cifar100.npz")
         for split, rows in (("val", slice(0, 3000)), ("test", slice(3000, 6000))):
             np.savez(out / f"{network}-{split}.npz", **{name: outputs[name][rows] for name in ("probs", "labels")})
-        files = (f"--{split}={out / f'{network}-{split}.npz'}" for split in ("val", "test"))
-        command("calibrate", *files, f"--out={out / f'calibrate_{network}'}")
-    files = (f"--{split}={out}/digits/predictions/{split}.npz" for split in ("val", "test"))
-    command("calibrate", *files, f"--out={out}/calibrate_digits")
+        calibrate(network, network + "-{}.npz")
+    calibrate("digits", "digits/predictions/{}.npz")
+    calibrate("decided", "digits/predictions/{}.npz", "--coverage=0.9", "--error-at-most=0.1", "--criteria=ece")
+    for split in ("val", "test"):
+        write_two_classes(out, split)
+    calibrate("two_classes", "two-classes-{}.csv")
+    calibrate("weighted", "weighted-{}.csv", "--coverage=0.9", "--sets-of=group")
+
+
+def write_two_classes(out: Path, split: str) -> None:
+    """Tables of whether a digit is odd, and P(odd): as they are, and with weights, groups and clusters of examples."""
+    outputs = np.load(out / "digits" / "predictions" / f"{split}.npz")
+    logits, labels = np.float64(outputs["logits"]), outputs["labels"]
+    probs = np.exp(logits - logits.max(1, keepdims=True))
+    score = probs[:, 1::2].sum(1) / probs.sum(1)
+    rows = [f"{label % 2},{p:.9g}" for label, p in zip(labels, score, strict=True)]
+    (out / f"two-classes-{split}.csv").write_text("\n".join(["y_true,y_prob", *rows, ""]))
+    rows = [f"{row},{1 + i % 3},{'ab'[i % 2]},{i // 4}" for i, row in enumerate(rows)]
+    (out / f"weighted-{split}.csv").write_text("\n".join(["y_true,y_prob,weight,group,cluster", *rows, ""]))
 
 
 def rows_of(folder: Path) -> dict[str, list[dict]]:
@@ -86,8 +118,9 @@ def numbers_in(value, path: str = "") -> dict[str, float]:
 
 
 def visible_text(page: Path) -> list[str]:
-    """The words and numbers of a page, line by line, without its figures."""
+    """The words and numbers of a page, line by line, without its figures, hashes, paths and times."""
     text = re.sub(r"<(style|script|svg)\b.*?</\1>|<[^>]+>", "\n", page.read_text(), flags=re.DOTALL)
+    text = re.sub(r"\b[0-9a-f]{8,64}\b|\S*/\S+|[\d.]+ (ms|s|seconds|minutes)\b|\d{4}-\d\d-\d\d\S*", "...", text)
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
@@ -105,8 +138,9 @@ def compare(a: Path, b: Path) -> int:
             different = (name for name in one.keys() | other.keys() if not close(one.get(name), other.get(name)))
             lines += [f"calibrator.json: {name}" for name in different]
         one, other = (visible_text(side / folder / "report.html") for side in (a, b))
-        print(f"{folder}: {len(lines)} differences of numbers, {len(set(one) ^ set(other))} lines of the page")
-        print("".join(f"    {line}\n" for line in sorted(lines)[:10]), end="")
+        words = [*difflib.unified_diff(one, other, lineterm="", n=0)][2:]
+        print(f"{folder}: {len(lines)} differences of numbers, {len(words)} lines of the page")
+        print("".join(f"    {line}\n" for line in [*sorted(lines)[:10], *words[:10]]), end="")
         count += len(lines)
     return count
 

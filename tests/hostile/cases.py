@@ -1,23 +1,17 @@
 """Cases of bad input: how each is made, what must be said, and the checks that every one of them must pass.
 
-A Case runs a command, a Call a function of the library. tests/hostile/tables/*.py hold them in lists named CASES.
+A Case runs a command. tests/hostile/tables/*.py hold them in lists named CASES.
 """
 
 import hashlib
 import re
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import numpy as np
-import pytest
-
 from focalgeo import calibrate, run
 from focalgeo.report import __main__ as report
-from focalgeo.types import InputError
 
 ROOT = Path(__file__).parents[2]
 MAINS = {"run": lambda flags: run.main(["focalgeo.run", *flags]), "calibrate": calibrate.main, "report": report.main}
@@ -26,7 +20,6 @@ MAINS = {"run": lambda flags: run.main(["focalgeo.run", *flags]), "calibrate": c
 class Case(NamedTuple):
     """A command on bad input; make(folder) makes the input in an empty folder, where the command then runs."""
 
-    kind: str
     name: str
     make: Callable[[Path], Sequence[str]]  # returns the arguments after `python -m focalgeo.`
     says: str  # regular expression, found in the one line; of code 0 in all that is printed
@@ -34,17 +27,6 @@ class Case(NamedTuple):
     seconds: float = 20.0  # time limit
     check: Callable[[Path], None] | None = None  # of the folder afterwards; for code 2 it is as it was, in any case
     progress: bool = False  # whether lines of progress may stand before the one line
-
-
-class Call(NamedTuple):
-    """A call of the library with bad arguments: an InputError of one line, or NaN where values are traced."""
-
-    kind: str
-    name: str
-    call: Callable[[], object]
-    says: str | None  # regular expression, found in the error; None: all results are NaN
-    seconds: float = 20.0
-    error: type[Exception] = InputError
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -76,19 +58,3 @@ def check_case(case: Case, folder: Path, capture: Callable[[], tuple[str, str]])
         assert tree(folder) == before
     if case.check is not None:
         case.check(folder)
-
-
-def check_call(call: Call) -> None:
-    """Assert that a call of the library refuses its arguments in one line, or gives NaN."""
-    began = time.perf_counter()
-    with warnings.catch_warnings(action="error"):
-        if call.says is None:
-            numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(call.call())]
-            numbers = [leaf for leaf in numbers if np.issubdtype(leaf.dtype, np.floating)]
-            assert numbers
-            assert all(np.isnan(leaf).all() for leaf in numbers)
-        else:
-            with pytest.raises(call.error, match=call.says) as caught:
-                call.call()
-            assert "\n" not in str(caught.value)
-    assert time.perf_counter() - began < call.seconds

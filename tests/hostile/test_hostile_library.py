@@ -1,4 +1,4 @@
-"""Any arrays for metrics, maps and losses: an InputError of one line, or the right number."""
+"""Any arrays for metrics and maps: an InputError of one line, or the right number."""
 
 import warnings
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from reference import calibration as oracle
 
-from focalgeo import calibration, losses
+from focalgeo import calibration
 from focalgeo.types import InputError
 
 pytestmark = pytest.mark.long
@@ -89,18 +89,3 @@ def test_maps_refuse_or_are_right_or_nan(table, gamma, temperature):
         with np.errstate(all="ignore"):
             expected = log_softmax((z - z.max(axis=-1, keepdims=True)) / temperature)[top]
         right(np.clip(log_probs[top], -3e38, 0), np.clip(expected, -3e38, 0))
-
-
-@settings(max_examples=40, deadline=None)
-@given(tables(), st.sampled_from((losses.cross_entropy, losses.brier_loss, losses.mmce)))
-def test_losses_refuse_or_have_one_value_for_each_row(table, loss):
-    logits, labels = table
-    value = result(loss, logits, labels)
-    if value is None:
-        return
-    assert labels.shape == logits.shape[:-1]
-    assert value.shape == (() if loss is losses.mmce else labels.shape)
-    finite = np.isfinite(np.float32(logits)).all(axis=-1)
-    if loss is losses.cross_entropy and finite.any():
-        own = np.take_along_axis(log_softmax(logits), labels[..., None].astype(int), axis=-1)[..., 0]
-        right(np.clip(value[finite], 0, 3e38), np.clip(-own[finite], 0, 3e38))

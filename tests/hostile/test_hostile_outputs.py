@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hostile.cases import ROOT
-from hostile.tables.output_files import CALIBRATOR, CLASSES, LABELS, LOGITS, N
+from hostile.tables.output_files import CLASSES, LABELS, LOGITS, N
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
@@ -112,6 +112,14 @@ def test_a_good_file_with_bytes_changed_or_cut(name, data):
         np.testing.assert_array_equal(found.labels, LABELS)
 
 
+CALIBRATOR = {
+    "format": "focalgeo-calibrator",
+    "version": 2,
+    "method": "focal_temperature_scaling",
+    "criterion": "ece",
+    "num_classes": 3,
+    "parameters": {"gamma": 0.5, "temperature": 1.5},
+}
 SCALARS = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=5)
 JSON = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(max_size=5), SCALARS, max_size=3)
 

@@ -7,6 +7,7 @@ import pytest
 from reference.losses import directional_third, loss_and_derivatives
 from reference.losses import focal_loss as closed_form
 
+from focalgeo.config import default_config
 from focalgeo.losses import (
     LOSSES,
     AdaFocalState,
@@ -157,7 +158,7 @@ def every_hyper():
         "adafocal": AdaFocalState(jnp.float32(EDGES), jnp.float32(BY_BIN)),
     }
     tables = {"thresholds": jnp.float32(THRESHOLDS), "boundaries": jnp.int32([1, 2]), "gammas": jnp.float32(CHOSEN)}
-    return scalars | tables
+    return default_config().loss.to_dict() | scalars | tables
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -40,9 +40,9 @@ _KEPT = 2**25  # confidences of all examples kept at once for equal-mass bins: 1
 
 _SURE = 80.0  # log-odds whose exponential float32 still holds
 
-_ORDER = 5
+_ORDER = 5  # of the polynomial: the usual gammas then need one class beside the top
 TERMS = tuple((a, b) for a in range(_ORDER + 1) for b in range(a + 1))  # (p / cap)^a ((1 + a) log(p / cap))^b
-_TOLERANCE = 2e-6  # of f, relative
+_TOLERANCE = 2e-6  # of f, relative: what float32 loses in a sum of many classes
 FARTHEST = -80.0  # log(p / p_second) below which a class adds nothing that float32 can hold
 _SPACING = 1 / 8  # of the nodes in log x
 _NEAR = 8  # nodes that interpolate a value: right to 1e-8 for each class

@@ -15,23 +15,23 @@ from scipy import optimize, special
 from focalgeo import checks
 from focalgeo.calibration import blocks, maps
 from focalgeo.calibration.examples import Clusters
-from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, Scalar, SoftLabels, of_label
+from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, Scalar, SoftLabels, Weights, of_label
 from focalgeo.types import Array
 
-GAMMA_BRACKET = (-0.9, 20.0)
-TEMPERATURE_BRACKET = (0.01, 100.0)
+GAMMA_BRACKET = (-0.9, 20.0)  # at -1 the map's slope is 0; at 20 it is a step
+TEMPERATURE_BRACKET = (0.01, 100.0)  # beyond these float32 probabilities are 0 and 1, or equal
 AT_EDGE = 1e-4  # of gamma or log T: no further inside a bracket is its end
 
 _GAIN = 1e-12  # nats: no further Newton step where the last promised less
 _NEAR_ENOUGH = 1e-7  # nats: the same for a fold's fit
 _STEP, _MOST_STEPS, _FLATTEST = 1e-5, 20, 1e-6  # of Newton's method in log T: the last, and the least slope divided by
-_FLAT = 1e-5  # a slope in nats at which a fit counts as converged
-_PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}
+_FLAT = 1e-5  # a slope in nats at which a fit counts as converged: rounding of float32 sums is a tenth of it
+_PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}  # of L-BFGS-B: its last steps gain less than is measured
 _BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
 # of the descent: gamma and log T less those of the temperature fitted alone
 _STARTS = np.array([(0.0, 0.0), *product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
-_START_EXAMPLES, _START_NUMBERS = 1000, 2**21  # at least, and at most, on which the starts are compared
-_MOST_SCORES, _LONGEST = 12, 1.0  # steps of Fisher's scoring; of gamma or log T in one
+_START_EXAMPLES, _START_NUMBERS = 1000, 2**21  # at least, and at most, on which the starts are compared: they are far
+_MOST_SCORES, _LONGEST = 12, 1.0  # steps of Fisher's scoring, five are usual; of gamma or log T in one
 
 
 class CalibrationFit(NamedTuple):
@@ -43,7 +43,9 @@ class CalibrationFit(NamedTuple):
     converged: Bool[Array, ""]  # a least value inside the bracket
 
 
-def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Mask = None) -> CalibrationFit:
+def fit_temperature(
+    logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Weights = None
+) -> CalibrationFit:
     """The T from 0.01 to 100 with the least mean of -log softmax(logits / T)[label], in nats.
 
     The NLL is convex in 1 / T, so its slope in log T changes sign once: Newton's method in log T, and Brent's in the
@@ -52,8 +54,8 @@ def fit_temperature(logits: Logits, labels: SoftLabels, mask: Mask = None, *, we
     Args:
         logits: Float [examples, classes].
         labels: Int [examples].
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Returns:
         CalibrationFit with gamma 0. Predictions that are all right end at T = 0.01 and labels that have nothing to do
@@ -98,12 +100,12 @@ def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
 
 def temperature_sums(log_temperature, logits, labels, weight) -> np.ndarray:
     """Sums over rows of the first and second derivative of the NLL in log T, and of the NLL."""
-    return blocks.summed(partial(_temperature_sums, log_temperature), logits, labels, weight)[0]
 
+    def of_block(rows, labels, weight):
+        slope, variance, nll = temperature_terms(rows, labels, log_temperature)
+        return [(weight * term).sum(dtype=np.float64) for term in (slope, variance - slope, nll)]
 
-def _temperature_sums(log_temperature, logits, labels, weight):
-    slope, variance, nll = temperature_terms(logits, labels, log_temperature)
-    return (np.array([(weight * each).sum(dtype=np.float64) for each in (slope, variance - slope, nll)]),)
+    return blocks.summed(of_block, logits, labels, weight)
 
 
 def temperature_terms(logits, labels, log_temperature):
@@ -123,11 +125,11 @@ class ScoreTest(NamedTuple):
 
     statistic: float  # below 0: overconfident, a T above 1 fits better; above 0: underconfident
     p_value: float  # two-sided
-    n: float  # examples, each as often as the mask counts it
+    n: float  # examples, each as often as its weight says
 
 
 def temperature_score_test(
-    logits: Logits, labels: Labels, mask: Mask = None, *, clusters: Array | None = None, weights: Mask = None
+    logits: Logits, labels: Labels, mask: Mask = None, *, clusters: Array | None = None, weights: Weights = None
 ) -> ScoreTest:
     """The score test of T = 1 in temperature scaling: U / sqrt(I), and p = 2 Phi(-|U| / sqrt(I)).
 
@@ -139,8 +141,8 @@ def temperature_score_test(
     Args:
         logits: Float [examples, classes].
         labels: Int [examples].
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], above 0: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], above 0: how often each example counts; None counts each once.
         clusters: [examples], a number or name of the cluster of each: I is then the sum over clusters of their squared
             parts of U times K / (K - 1), and p is Student's of K - 1 degrees of freedom, see `Clusters`.
 
@@ -179,7 +181,7 @@ def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
 
 
 def fit_focal_temperature(
-    logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Mask = None
+    logits: Logits, labels: SoftLabels, mask: Mask = None, *, weights: Weights = None
 ) -> CalibrationFit:
     """The (gamma, T) in [-0.9, 20] x [0.01, 100] with the least NLL of `focal_temperature_scaling`, in nats.
 
@@ -190,8 +192,8 @@ def fit_focal_temperature(
     Args:
         logits: Float [examples, classes].
         labels: Int [examples].
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Returns:
         CalibrationFit. `converged` is True where gamma and log T both lie more than 1e-4 inside the bracket and the
@@ -233,7 +235,7 @@ def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
 
 def _focal_terms(point, logits, labels, weight):
     """Mean NLL of the focal map at (gamma, log T), its gradient, and Fisher's information: near the curvature."""
-    (sums,) = blocks.summed(partial(_focal_sums, *point), logits, labels, weight)
+    sums = blocks.summed(partial(_focal_sums, *point), logits, labels, weight)
     nll, *slopes, of_gamma, mixed, of_log_temperature = sums / np.sum(weight, dtype=np.float64)
     return nll, np.array(slopes), np.array([[of_gamma, mixed], [mixed, of_log_temperature]])
 
@@ -276,7 +278,7 @@ def _focal_sums(gamma, log_temperature, logits, labels, weight):
     pairs = (weighted[0], by_gamma), (weighted[0], by_log_temperature), (weighted[1], by_log_temperature)
     products = means[0] ** 2, means[0] * means[1], means[1] ** 2
     information = [np.einsum("nk,nk->n", *pair) - product for pair, product in zip(pairs, products, strict=True)]
-    return (np.array([nll, *slopes, *information], np.float64) @ weight,)
+    return np.array([nll, *slopes, *information], np.float64) @ weight
 
 
 def probs_and_nll(scores, labels):
@@ -291,8 +293,8 @@ def probs_and_nll(scores, labels):
 def _focal_weights(scores, gamma):
     """Log h of `focal_calibration`, for q = softmax(scores) with 0 as the largest, and its slopes by gamma and log T.
 
-    With u = -q log q / (1 - q): log q - gamma log(1 - q) - log(1 + gamma u), which of the top class, whose 1 - q would
-    round, is taken of its log-odds.
+    It is the map's own log q - gamma log(1 - q) - log(1 + gamma u), u = -q log q / (1 - q), in half of the map's time:
+    with one exponential a class in place of three. The top class, whose 1 - q would round, has its log-odds.
     """
     rows, top = np.arange(len(scores)), scores.argmax(axis=1)
     others = scores.copy()

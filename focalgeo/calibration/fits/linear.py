@@ -15,7 +15,7 @@ from focalgeo.calibration import blocks, maps
 from focalgeo.calibration.fits import focal
 from focalgeo.types import Array
 
-_PRECISE = {"ftol": 1e-9, "gtol": 1e-5, "maxiter": 500, "maxcor": 20}
+_PRECISE = {"ftol": 1e-9, "gtol": 1e-5, "maxiter": 500, "maxcor": 20}  # to 1e-6 of the least objective, as tested
 _FLAT = 1e-4  # a slope in nats of whitened variables at which a fit counts as converged
 
 
@@ -43,11 +43,10 @@ def fit(
         start: Where to begin, of the same shape.
     """
     examples, total = (log_probs, labels, weight), np.sum(weight, dtype=np.float64)
-    (sums,) = blocks.summed(partial(_curvature, start), *examples)
+    sums = blocks.summed(partial(_curvature, start), *examples)
     of_ridge = 2 * (np.eye(ridge.shape[1]) * ridge[:, None, :]).mean(axis=0, keepdims=len(sums) == 1)
-    whitening = np.linalg.inv(np.linalg.cholesky(sums / total + of_ridge)).swapaxes(
-        1, 2
-    )  # block = LL', change = L'^-1 v
+    lower = np.linalg.cholesky(sums / total + of_ridge)
+    whitening = np.linalg.inv(lower).swapaxes(1, 2)  # block = LL', change = L'^-1 v
     whitening = np.broadcast_to(whitening, (len(ridge), *sums.shape[1:]))
 
     def changed(point):
@@ -55,8 +54,8 @@ def fit(
 
     def objective(point):
         change = changed(point)
-        nll, slope = blocks.summed(partial(_nll_and_slope, change), *examples)
-        slope = slope / total + 2 * ridge * change
+        nll, *slope = blocks.summed(partial(_nll_and_slope, change), *examples)
+        slope = np.reshape(slope, ridge.shape) / total + 2 * ridge * change
         return nll / total + np.sum(ridge * change**2), np.einsum("kij,ki->kj", whitening, slope).ravel()
 
     found = optimize.minimize(objective, np.zeros(ridge.size), jac=True, method="L-BFGS-B", options=_PRECISE)
@@ -81,7 +80,8 @@ def _nll_and_slope(change, log_probs, labels, weight):
         residual -= labels
     residual *= weight[:, None]
     of_inputs = np.einsum("nk,nk->k", residual, inputs)[:, None] if change.shape[1] == 2 else residual.T @ inputs
-    return nll.astype(np.float64) @ weight, np.concatenate([of_inputs, residual.sum(axis=0)[:, None]], axis=1)
+    slope = np.concatenate([of_inputs, residual.sum(axis=0)[:, None]], axis=1)
+    return np.append(nll.astype(np.float64) @ weight, slope)
 
 
 def _curvature(change, log_probs, labels, weight):
@@ -92,6 +92,6 @@ def _curvature(change, log_probs, labels, weight):
     if change.shape[1] == 2:
         cross, bias = np.einsum("nk,nk->k", strength, inputs), strength.sum(axis=0)
         scale = np.einsum("nk,nk,nk->k", strength, inputs, inputs)
-        return (np.moveaxis(np.array([[scale, cross], [cross, bias]]), -1, 0),)
+        return np.moveaxis(np.array([[scale, cross], [cross, bias]]), -1, 0)
     columns = np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
-    return ((columns.T @ (columns * strength.mean(axis=1, keepdims=True)))[None],)
+    return (columns.T @ (columns * strength.mean(axis=1, keepdims=True)))[None]

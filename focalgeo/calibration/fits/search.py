@@ -1,7 +1,8 @@
 """Search over a grid of (gamma, temperature) for focal temperature scaling, and along a line.
 
-The plain search is the map at every point, then the metrics of its result. It works under jit and vmap and on
-accelerators. On the CPU `grid_search` uses the one of `fast_search`, which tests compare with the plain one.
+The plain search is the map at every point, then the metrics of its result: the map stays vmapped over the grid of gamma
+and T, in chunks of points where memory asks for it. It works under jit and vmap and on accelerators. On the CPU
+`grid_search` uses the one of `fast_search`, which tests compare with the plain one.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from jaxtyping import Float, Shaped
 from focalgeo import checks
 from focalgeo.calibration.fits import fast_search
 from focalgeo.calibration.maps import focal_temperature_scaling
-from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, Scalar, adaptive_ece_of
+from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, Scalar, Weights, adaptive_ece_of
 from focalgeo.calibration.metrics.top_label import ece, nll
 from focalgeo.types import MOST_PAIRS, Array, InputError
 
@@ -51,7 +52,7 @@ def grid_search(
     criterion: str = "ece",
     num_bins: int = 15,
     mask: Mask = None,
-    weights: Mask = None,
+    weights: Weights = None,
 ) -> GridSearch:
     """The (gamma, temperature) of `focal_temperature_scaling` with the least ECE or NLL over a grid.
 
@@ -63,15 +64,15 @@ def grid_search(
         temperatures: Float [temperatures], above 0 and at most 1e6.
         criterion: "ece" (bins of equal width), "adaptive_ece" (equal mass) or "nll".
         num_bins: Bins of the ECE, 1 or more.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Returns:
         GridSearch. Equal values go to the temperature nearest 1 in |log T|, then to the smallest |gamma|, then to the
-        first. The surfaces are `plain_surfaces` inside jit and vmap, where logits, labels and mask may be traced but
-        not the grid, on accelerators, and for adaptive ECE of weights that are not whole. Else, on the CPU, they are
-        those of `fast_search`, which agree with them to 1e-5, but where a confidence lies within rounding of a bin's
-        edge; tested in tests/calibration/test_search.py.
+        first. The surfaces are `plain_surfaces` inside jit and vmap, where all may be traced but the grid, on
+        accelerators, and for adaptive ECE of weights that are not whole. Else, on the CPU, they are those of
+        `fast_search`, which agree with them to 1e-5, but where a confidence lies within rounding of a bin's edge;
+        tested in tests/calibration/test_search.py.
 
     Source: Komisarenko & Kull, arXiv 2408.11598, sections 4.2 and 5.1 (their grid has no gamma = 0).
 
@@ -88,16 +89,11 @@ def grid_search(
 def searched_grid(examples, gammas, temperatures, *, criterion, num_bins) -> GridSearch:
     """`grid_search` of what has been checked."""
     by_rank = criterion == "adaptive_ece"
-    if checks.is_traced(examples) or is_plain() or (by_rank and (examples.weight % 1).any()):
+    if checks.is_traced(examples) or jax.default_backend() != "cpu" or (by_rank and (examples.weight % 1).any()):
         surfaces = plain_surfaces(examples, gammas, temperatures, num_bins=num_bins, by_rank=by_rank)
     else:
         surfaces = fast_search.surfaces(examples, gammas, temperatures, num_bins, by_rank=by_rank)
     return _best(gammas, temperatures, *surfaces, surfaces[1] if criterion == "nll" else surfaces[0])
-
-
-def is_plain() -> bool:
-    """Whether `grid_search` outside jit and vmap is the plain one: on every device but the CPU."""
-    return jax.default_backend() != "cpu"
 
 
 def plain_surfaces(
@@ -177,7 +173,7 @@ def line_search(
     criterion: str = "ece",
     num_bins: int = 15,
     mask: Mask = None,
-    weights: Mask = None,
+    weights: Weights = None,
 ) -> LineSearch:
     """The best (gamma, T) on the line through the best T of the least and of the greatest gamma.
 
@@ -188,8 +184,8 @@ def line_search(
         temperatures: Float [temperatures], above 0, for the two fits; the line runs between them.
         criterion: "ece" (bins of equal width), "adaptive_ece" (equal mass) or "nll".
         num_bins: Bins of the ECE, 1 or more.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Returns:
         LineSearch; 2 temperatures + gammas evaluations, where the grid has gammas times temperatures. Equal values go

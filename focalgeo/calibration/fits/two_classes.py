@@ -11,10 +11,10 @@ from focalgeo.calibration.maps import two_classes
 PLATT = ((0, 1, 1, 0), (0, 0, 0, 1))
 BETA = ((0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))
 QUADRATIC = ((1, 0, 0, 0), (0, 1, 1, 0), (0, 0, 0, 1))
-_PRECISE = {"ftol": 1e-13, "gtol": 1e-9}
+_PRECISE = {"ftol": 1e-13, "gtol": 1e-9}  # of L-BFGS-B in float64: few columns, scaled to 1, make it cheap
 
 
-def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Params:
+def fit_logistic(logits, labels, *, criterion, weights, form, least=-np.inf) -> Params:
     """The numbers of a `logistic_calibration` with the least NLL of Platt's targets.
 
     Each of the n_y examples of a label counts as one of the other label with probability 1 / (n_y + 2); so any examples
@@ -24,7 +24,7 @@ def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Par
         logits: Float [examples, 2].
         labels: Int [examples].
         criterion: "nll".
-        mask: How often each example counts.
+        weights: How often each example counts.
         form: PLATT, BETA or QUADRATIC.
         least: Of all numbers but the last.
 
@@ -33,7 +33,7 @@ def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Par
 
     Source: as `logistic_calibration`; the targets are Platt's, section 2.2, for all three.
     """
-    logits, labels, weight = map(np.asarray, (logits, labels, mask))
+    logits, labels, weight = map(np.asarray, (logits, labels, weights))
     possible = np.isfinite(logits).all(axis=-1)  # all other rows say nothing
     columns = np.stack(two_classes.columns(logits[possible]), axis=-1).astype(np.float64) @ np.transpose(form)
     truth, weight = labels[possible] == 1, weight[possible].astype(np.float64)
@@ -57,7 +57,7 @@ def fit_logistic(logits, labels, *, criterion, mask, form, least=-np.inf) -> Par
     return dict(zip("abc", numbers.astype(logits.dtype), strict=False)) | {"converged": best.success}
 
 
-def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
+def fit_binary_isotonic(logits, labels, *, criterion, weights) -> Params:
     """Isotonic regression of the label on the log-odds.
 
     Returns:
@@ -68,6 +68,6 @@ def fit_binary_isotonic(logits, labels, *, criterion, mask) -> Params:
     """
     possible = np.isfinite(logits).all(axis=1)
     log_q, log_p = two_classes.two_log_probs(np.asarray(logits)[possible])
-    weight = np.asarray(mask)[possible]
+    weight = np.asarray(weights)[possible]
     least = 1 / (weight.sum() + 2)
     return variants.isotonic_regression(log_p - log_q, np.asarray(labels)[possible], weight, least, 1 - least)

@@ -1,9 +1,9 @@
 """Fits of methods beyond temperature scaling: by class, of a mixture, after the implied map, and without a formula.
 
-They are the `fit` of METHODS: fit(logits, labels, *, criterion, mask, <what the method needs besides>) -> params of the
-map in `maps`. Logits float [examples, K], labels int [examples] and mask, how often each example counts, have been
-checked; the mask is above 0. Each fits by least NLL, on the host. `start` are params near the best,
-or None; `temperature_fit` and `focal_fit` are the fits of `focal` to these examples.
+They are the `fit` of METHODS: fit(logits, labels, *, criterion, weights, <what the method needs besides>) gives params
+of the map in `maps`. Logits float [examples, K], labels int [examples] and weights, how often each example counts, have
+been checked; weights are above 0. Each fits by least NLL, on the host. `start` are params near the best, or None;
+`temperature_fit` and `focal_fit` are the fits of `focal` to these examples.
 """
 
 from functools import partial
@@ -23,7 +23,9 @@ _MOST_STEPS = 2000  # of EM, for shares at the least NLL
 _ROUNDING = 64  # eps, by which log-odds that are equal may differ after two ways of computing them
 
 
-def fit_by_class(logits, labels, *, criterion, mask, start, temperature_fit=None, focal_fit=None, full=False) -> Params:
+def fit_by_class(
+    logits, labels, *, criterion, weights, start, temperature_fit=None, focal_fit=None, full=False
+) -> Params:
     """Vector, focal vector and structured matrix scaling: T, or gamma and T, by least NLL, then numbers of each class.
 
     These are scales, or in `full` the weights of a matrix, and biases: of K classes those of the least NLL + (K / n)
@@ -32,8 +34,8 @@ def fit_by_class(logits, labels, *, criterion, mask, start, temperature_fit=None
     Returns:
         "gamma" with focal_fit, "temperature", "scales" [K] for `focal_vector_scaling` or "weights" [K, K] for
         `focal_matrix_scaling`, "biases" [K], and "converged", False too where T ends at its bracket, as when all
-        predictions are right. A class without labels keeps finite numbers. n is the sum of the mask. The objective is
-        within 1e-6 of scipy's minimum in float64 (tests/calibration/test_variants.py).
+        predictions are right. A class without labels keeps finite numbers. n is the sum of the weights. The objective
+        is within 1e-6 of scipy's minimum in float64 (tests/calibration/test_variants.py).
 
     Source: SVS and SMS of Berta, Holzmueller, Jordan & Bach, arXiv 2511.03685, with a ridge, as probmetrics 1.3.0 fits
     them. That mixes the temperature-scaled probabilities with 1 / ((n + 1) K) of a uniform one first; here they stay as
@@ -44,13 +46,13 @@ def fit_by_class(logits, labels, *, criterion, mask, start, temperature_fit=None
     log_probs = blocks.mapped(first_stage, np.asarray(logits))
     classes, name = logits.shape[-1], "weights" if full else "scales"
     identity = np.eye(classes) if full else np.ones(classes)
-    strength = classes / np.sum(mask, dtype=np.float64)
+    strength = classes / np.sum(weights, dtype=np.float64)
     ridge = strength * np.where(identity == 1, 1.0, classes - 1)[..., None].reshape(classes, -1)
     ridge = np.concatenate([ridge, np.full((classes, 1), strength)], axis=1)
     begin = np.zeros_like(ridge)
     if start is not None:
         begin = np.concatenate([(start[name] - identity).reshape(classes, -1), start["biases"][:, None]], axis=1)
-    found = linear.fit(log_probs, labels, mask, ridge, begin)
+    found = linear.fit(log_probs, labels, weights, ridge, begin)
     change, biases = found.change[:, :-1].reshape(identity.shape), found.change[:, -1]
     return {
         **({"gamma": first.gamma} if focal_fit else {}),
@@ -61,14 +63,14 @@ def fit_by_class(logits, labels, *, criterion, mask, start, temperature_fit=None
     }
 
 
-def fit_loss_implied_temperature(logits, labels, *, criterion, mask, trained_gamma) -> Params:
+def fit_loss_implied_temperature(logits, labels, *, criterion, weights, trained_gamma) -> Params:
     """The T of `loss_implied_temperature_scaling` with the least NLL; "gamma" is `trained_gamma`."""
     gamma = np.asarray(trained_gamma, np.asarray(logits).dtype)
-    fit = focal.temperature_fit(maps.focal_temperature_scaling(np.asarray(logits), gamma, 1.0), labels, mask)
+    fit = focal.temperature_fit(maps.focal_temperature_scaling(np.asarray(logits), gamma, 1.0), labels, weights)
     return {"gamma": gamma, "temperature": fit.temperature, "converged": fit.converged}
 
 
-def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit) -> Params:
+def fit_ensemble_temperature(logits, labels, *, criterion, weights, temperature_fit) -> Params:
     """Ensemble temperature scaling: T by least NLL, then the shares by least NLL, which is convex in them.
 
     Returns:
@@ -79,14 +81,14 @@ def fit_ensemble_temperature(logits, labels, *, criterion, mask, temperature_fit
     expectation maximisation.
     """
     parts = maps.ensemble_parts(np.asarray(logits), temperature_fit.temperature)
-    given, weight = stacking.likelihoods(parts, labels, mask)
+    given, weight = stacking.likelihoods(parts, labels, weights)
     shares, alone = stacking.mixture_shares(given, weight, most_steps=_MOST_STEPS), np.array([1.0, 0, 0])
     best = min((alone, shares), key=lambda point: -(weight @ np.log(np.maximum(point @ given, 1e-300))))
     shares, converged = best.astype(np.float32), temperature_fit.converged
     return {"temperature": temperature_fit.temperature, "shares": shares, "converged": converged}
 
 
-def fit_histogram_binning(logits, labels, *, criterion, mask, num_bins) -> Params:
+def fit_histogram_binning(logits, labels, *, criterion, weights, num_bins) -> Params:
     """Bins of equal mass of the top class's log-odds, and (right + 1) / (count + 2) in each.
 
     The rule of succession keeps every accuracy inside (0, 1), so that no example has an infinite NLL. Examples of equal
@@ -104,16 +106,16 @@ def fit_histogram_binning(logits, labels, *, criterion, mask, num_bins) -> Param
     order = np.argsort(log_odds, kind="stable")
     low, high = log_odds[order][:-1], log_odds[order][1:]
     places = np.flatnonzero(high - low > _ROUNDING * np.finfo(low.dtype).eps * np.maximum(np.abs(low), 1))
-    mass = np.cumsum(mask[order])
+    mass = np.cumsum(weights[order])
     quantiles = np.searchsorted(mass * num_bins, mass[-1] * np.arange(1, num_bins, dtype=mass.dtype))
     ends = np.append(low / 2 + high / 2, np.finfo(low.dtype).min)[[*places, -1]]  # the last is below all, for no place
     edges = ends[np.minimum(np.searchsorted(places, quantiles), len(places) - 1)]
     bins, right = np.searchsorted(edges, log_odds), logits.argmax(axis=1) == labels
-    count, correct = (np.bincount(bins, counted, minlength=num_bins) for counted in (mask, mask * right))
-    return {"edges": edges, "accuracies": ((correct + 1) / (count + 2)).astype(mask.dtype)}
+    count, correct = (np.bincount(bins, counted, minlength=num_bins) for counted in (weights, weights * right))
+    return {"edges": edges, "accuracies": ((correct + 1) / (count + 2)).astype(weights.dtype)}
 
 
-def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
+def fit_isotonic(logits, labels, *, criterion, weights) -> Params:
     """Isotonic regression of "k is the label" on log p_k, over all pairs (example, k) together.
 
     Returns:
@@ -122,7 +124,7 @@ def fit_isotonic(logits, labels, *, criterion, mask) -> Params:
 
     Source: as `isotonic_calibration`.
     """
-    logits, labels, weight = map(np.asarray, (logits, labels, mask))
+    logits, labels, weight = map(np.asarray, (logits, labels, weights))
     log_probs = maps.temperature_scaling(logits, 1.0)
     shares = np.eye(logits.shape[1], dtype=weight.dtype)[labels] if labels.ndim == 1 else labels
     possible = log_probs > -np.inf

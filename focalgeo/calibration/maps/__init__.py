@@ -15,6 +15,7 @@ from focalgeo.calibration.maps.focal import (
     inverse_focal_calibration,
     isotonic_calibration,
     log_sigmoid,
+    log_sum,
     loss_implied_temperature_scaling,
     normalised_possible,
     quiet,

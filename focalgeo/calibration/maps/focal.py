@@ -36,17 +36,18 @@ quiet = np.errstate(all="ignore")  # a decorator: infinities and NaN are said by
 
 def _of_possible(calibration_map: Callable) -> Callable:
     """The map of rows where what is -inf is far below the top, and stays -inf."""
-    name = next(iter(inspect.signature(calibration_map).parameters))
+    signature = inspect.signature(calibration_map)
+    name = next(iter(signature.parameters))
 
     @functools.wraps(calibration_map)
-    def mapped(*numbers, **named):
-        rows, *numbers = (named.pop(name), *numbers) if name in named else numbers
-        rows = rows_beside(name, rows, *numbers, *named.values())
+    def mapped(*given, **named):
+        rows, *numbers = signature.bind(*given, **named).args
+        rows = rows_beside(name, rows, *numbers)
         space = namespace(rows)
         with np.errstate(all="ignore"):
             never = (rows == -np.inf) & _has_top(rows)
             far = space.where(never, space.max(rows, axis=-1, keepdims=True) + FAR, rows)
-            return space.where(never, -np.inf, calibration_map(far, *numbers, **named))
+            return space.where(never, -np.inf, calibration_map(far, *numbers))
 
     return mapped
 
@@ -69,7 +70,7 @@ def log_sigmoid(log_odds):
     return -namespace(log_odds).logaddexp(-log_odds, 0.0)
 
 
-def _log_sum(scores, where=None):
+def log_sum(scores, where=None):
     """The log of the sum of exp(scores) over the classes, [..., 1]; with `where`, over those."""
     if namespace(scores) is jnp:
         return jax.nn.logsumexp(scores, axis=-1, keepdims=True, where=where)
@@ -207,7 +208,7 @@ def ensemble_parts(logits: Rows, temperature: Numbers) -> tuple[Rows, Rows, Rows
     cooled, plain = temperature_scaling(logits, temperature), temperature_scaling(logits, 1.0)
     space = namespace(plain)
     of_possible = space.where(plain == -np.inf, plain, 0)
-    return cooled, plain, of_possible - _log_sum(of_possible)
+    return cooled, plain, of_possible - log_sum(of_possible)
 
 
 def focal_vector_scaling(
@@ -318,7 +319,7 @@ def histogram_binning(logits: Rows, edges: Float[Array, " edges"], accuracies: F
     index = space.searchsorted(space.asarray(edges, log_probs.dtype), log_odds, side="left")
     accuracy = space.where(log_odds > -FAR / 2, 1, accuracies[index])  # the only class that can be
     behind = logits - space.max(space.where(top, -np.inf, logits), axis=-1, keepdims=True)
-    rest = behind - _log_sum(behind, ~top) + space.log1p(-accuracy)
+    rest = behind - log_sum(behind, ~top) + space.log1p(-accuracy)
     return space.where(space.isnan(log_odds), np.nan, space.where(top, space.log(accuracy), rest))
 
 
@@ -540,7 +541,7 @@ def normalised(scores, top):
 def _odds_and_rest(scores, top):
     """Log-odds of the top class, [..., 1], and log-probabilities of the others, meaningless at the top."""
     top_score = namespace(scores).sum(scores, axis=-1, keepdims=True, where=top)
-    log_odds = top_score - _log_sum(scores, ~top)
+    log_odds = top_score - log_sum(scores, ~top)
     return log_odds, scores - top_score + log_sigmoid(log_odds)
 
 

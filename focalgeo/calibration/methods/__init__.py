@@ -9,6 +9,7 @@ from focalgeo.calibration.methods.table import (
     Fitted,
     Method,
     calibrator_json,
+    group_names,
     plain_numbers,
     read_calibrator,
 )

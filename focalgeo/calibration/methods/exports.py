@@ -33,6 +33,7 @@ _TORCH = {
     "not": "logical_not",
     "or": "logical_or",
     "reduce_max": "amax",
+    "reduce_min": "amin",
     "reduce_sum": "sum",
 }
 _REWRITTEN = {  # what ONNX has not, in what it has
@@ -69,7 +70,7 @@ def _log_probs(fitted, logits, add: Callable) -> Any:
         raise InputError("each group has a temperature of its own: export temperature_scaling of one group")
     row = jax.ShapeDtypeStruct((1, fitted.num_classes), np.float32)  # no step says how many there are
     with jax.disable_jit():  # so that searches among thresholds are unrolled
-        return _added(partial(fitted.method.apply, fitted.params), [row], [logits], add)[0]
+        return _added(partial(fitted.method.log_probs, fitted.params), [row], [logits], add)[0]
 
 
 def _added(function, like, inputs, add):
@@ -117,7 +118,7 @@ def _step(name, params, equation, steps, add):
             return add(name, *steps, axes=params["dimensions"])
         case "argmax":
             return add(name, *steps, axis=params["axes"][0], keepdims=False)
-        case "reduce_max" | "reduce_sum":
+        case "reduce_max" | "reduce_min" | "reduce_sum":
             return add(name, *steps, axes=params["axes"], keepdims=False)
         case "gather":  # numbers of a table
             step = add(name, *steps)
@@ -206,7 +207,9 @@ def to_torch(fitted) -> Any:
             name = f"number_{len(buffers)}"
             buffers[name] = torch.tensor(attributes["array"])
             return graph.get_attr(name)
-        return graph.call_function(getattr(torch, _TORCH.get(name, name)), (*steps, *attributes.values()))
+        if not (function := getattr(torch, _TORCH.get(name, name), None)):
+            raise InputError(f"PyTorch has no step {name}, of {fitted.method.name}: take to_onnx")
+        return graph.call_function(function, (*steps, *attributes.values()))
 
     logits = graph.call_method("float", (graph.placeholder("logits"),))
     graph.output(_log_probs(fitted, logits, add))
@@ -225,6 +228,8 @@ def to_numpy(fitted) -> str:
         >>> print(known["predict_proba"](np.zeros((1, 3))).round(4))
         [[0.3333 0.3333 0.3333]]
     """
-    lines = formulas.SNIPPETS[fitted.method.name].replace(formulas.CALIBRATOR, "CALIBRATOR")
-    lines = textwrap.indent(lines, "    ")
+    name = fitted.method.name
+    if name not in formulas.SNIPPETS:
+        raise InputError(f"{name} has no lines of NumPy alone: take to_onnx or to_torch")
+    lines = textwrap.indent(formulas.SNIPPETS[name].replace(formulas.CALIBRATOR, "CALIBRATOR"), "    ")
     return _NUMPY.format(fitted.method.title, fitted.to_json(), lines, classes=fitted.num_classes)

@@ -17,8 +17,8 @@ from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.fits import focal, search, stacking
 from focalgeo.calibration.fits.search import Grid, GridSearch
 from focalgeo.calibration.fits.variants import Params
-from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method
-from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels
+from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method, group_names
+from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels, Weights
 from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
 
 _MOST_FOLDS = 10_000  # fits are made for each
@@ -105,7 +105,7 @@ def fit(
     temperatures: Grid | None = None,
     num_bins: int = 15,
     trained_gamma: float | None = None,
-    weights: Mask = None,
+    weights: Weights = None,
     group: Array | None = None,
 ) -> Fitted:
     """A method of METHODS fitted to held-out logits, ready to predict.
@@ -116,8 +116,8 @@ def fit(
             probabilities are warned of.
         labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
         criterion: One of the method's criteria; None for the first of them, "nll" wherever something is fitted.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
         gammas: The grid of an ECE, GAMMAS if None; refused with "nll", whose fit is continuous.
         temperatures: The grid of an ECE, TEMPERATURES if None; refused with "nll".
         num_bins: Bins of an ECE, and of histogram binning.
@@ -160,7 +160,7 @@ def fit_methods(
     *,
     settings: Mapping[str, Any],
     mask: Mask = None,
-    weights: Mask = None,
+    weights: Weights = None,
 ) -> list[Fitted]:
     """Every method fitted by those of its criteria that `settings` names, in the order of `methods`.
 
@@ -171,8 +171,8 @@ def fit_methods(
         settings: "criteria", ("nll", "ece") if it is missing (a method that has none of them is fitted by its first),
             "gammas", "temperatures", "num_bins" and "trained_gamma". Methods that search the grid share one search for
             each criterion: give the results by criterion as "searches" where they are known.
-        mask: Bool [examples], or how often each example counts; None counts each once.
-        weights: Float [examples], 0 or more: how often each example counts, times the mask.
+        mask: Bool [examples], which examples count; None takes all.
+        weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
     Example:
         >>> methods = {name: calibration.METHODS[name] for name in ("uncalibrated", "temperature_scaling")}
@@ -189,12 +189,12 @@ def _checked(methods, logits, labels, settings, mask, weights):
     settings = checked_settings(settings)
     examples = checks.predicted_logits(logits, labels, mask, weights, soft=True, stacklevel=4)
     check_usable(methods, settings.trained_gamma, examples.rows.shape[-1])
-    of_classes = [name for name, method in methods.items() if {*criteria_of(method, settings)} - {"nll"}]
-    two = examples.rows.shape[1] == 2  # of which members of stacking take classes alone
-    of_classes += [name for name, method in methods.items() if name == "histogram_binning" or method.most_classes == 2]
-    of_classes += [name for name, method in methods.items() if two and "members" in method.options]
-    if examples.labels.ndim == 2 and of_classes:
-        raise InputError(f"labels are soft, which {of_classes[0]} does not take: fit by NLL, or give classes")
+    for name, method in methods.items() if examples.labels.ndim == 2 else ():
+        by_classes = (
+            name == "histogram_binning" or method.most_classes == 2 or {*criteria_of(method, settings)} - {"nll"}
+        )
+        if by_classes or ("members" in method.options and examples.rows.shape[1] == 2):  # some members are by classes
+            raise InputError(f"labels are soft, which {name} does not take: fit by NLL, or give classes")
     return examples, settings
 
 
@@ -233,7 +233,7 @@ def fit_all(
             shared["members"] = mixed or _members(fitted, examples, settings)
         known = settings._asdict() | shared | {"start": starts.get((method.name, criterion))}
         options = {option: known.get(option) for option in method.options}
-        params = method.fit(logits, labels, criterion=criterion, mask=weight, **options)
+        params = method.fit(logits, labels, criterion=criterion, weights=weight, **options)
         of_groups = names if "group" in method.options else None
         fitted.append(Fitted(method, criterion, params, logits.shape[-1], of_groups))
     return fitted
@@ -241,10 +241,7 @@ def fit_all(
 
 def _groups(examples, group):
     """The names of the groups in order, one if there is none, and the places of each one's among what counts."""
-    group = np.asarray("" if group is None else group).astype(str)
-    if group.ndim:
-        checks.check_array("group", group, shape=(len(examples.labels),))
-    names, index = np.unique(np.broadcast_to(group, len(examples.labels)), return_inverse=True)
+    names, index = np.unique(group_names(group, examples.weight.shape), return_inverse=True)
     index = index[np.asarray(examples.weight > 0)]
     return tuple(names.tolist()), [np.flatnonzero(index == number) for number in range(len(names))]
 
@@ -359,14 +356,14 @@ def cross_fit(
     """
     single, mixtures = _parted(methods)
     rows, calibrated = np.asarray(examples.rows), []
-    group = None if settings.group is None else np.asarray(settings.group)
+    group = group_names(settings.group, examples.weight.shape)
     for index in tqdm(range(fold.max() + 1), "cross-fitting", **BAR):
         inside = fold == index
         others = examples._replace(weight=np.where(inside, 0, examples.weight))
         fitted = fit_all(single, others, settings, starts=starts)
         calibrated = calibrated or [Calibrated(fit.method, fit.criterion, np.empty_like(rows)) for fit in fitted]
         for fit, held_out in zip(fitted, calibrated, strict=True):
-            held_out.log_probs[inside] = fit.applied(rows[inside], group if group is None else group[inside])
+            held_out.log_probs[inside] = fit.applied(rows[inside], group[inside])
     return calibrated + [
         Calibrated(method, "nll", _stacked(of_members(calibrated), examples, fold)) for method in mixtures.values()
     ]

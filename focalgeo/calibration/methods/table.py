@@ -31,10 +31,10 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 class Method(NamedTuple):
     """A calibration method: its fit, its application, and its name in rows and reports.
 
-    fit(logits, labels, *, criterion, mask, <options>) -> params, a dict of arrays; its scalars are shown in reports,
+    fit(logits, labels, *, criterion, weights, <options>) -> params, a dict of arrays; its scalars are shown in reports,
     and "converged", where it is among them, says whether the best values lie inside the range searched. It is handed
-    what has been checked: mask is how often each example counts, above 0.
-    apply(params, logits) -> log_probs [examples, classes].
+    what has been checked: weights are how often each example counts, above 0.
+    apply(params, logits) -> log_probs [examples, classes]. Written in jax.numpy, it serves jit, ONNX and PyTorch too.
     """
 
     name: str  # its key in METHODS, and in rows
@@ -45,6 +45,21 @@ class Method(NamedTuple):
     options: tuple[str, ...] = ()  # names of settings, and of what several methods share, that its fit needs
     keeps_class: bool = True  # False: it may change the predicted class
     most_classes: int | None = None  # beyond which it is refused
+
+    def log_probs(self, params: Params, logits: Array) -> LogProbs:
+        """`apply`, by which a class whose logit is -inf has no share, whatever that makes of it."""
+        if getattr(self.apply, "func", self.apply) in (_applied, _apply_stacking):  # built of maps, which see to it
+            return self.apply(params, logits)
+        possible = logits > -np.inf
+        top = namespace(logits).max(logits, axis=-1, keepdims=True)
+        try:
+            log_probs = self.apply(params, namespace(logits).where(possible, logits, top + maps.FAR))
+        except jax.errors.TracerArrayConversionError as error:
+            mend = "write its apply in jax.numpy, or call it outside jit and vmap"
+            raise InputError(f"{self.name} cannot be traced for jit, ONNX and PyTorch: {mend}") from error
+        space = namespace(log_probs)
+        log_probs = space.where(possible, log_probs, -np.inf)
+        return log_probs - space.where(space.min(logits, axis=-1, keepdims=True) > -np.inf, 0, maps.log_sum(log_probs))
 
 
 class ConvergenceWarning(UserWarning):
@@ -89,22 +104,17 @@ class Fitted(NamedTuple):
         """`predict_log_proba` of what has been checked."""
         if self.groups is None:
             if isinstance(logits, np.ndarray) and logits.ndim == 2:
-                return blocks.mapped(partial(self.method.apply, self.params), logits)
-            return self.method.apply(self.params, logits)
-        groups = np.array(self.groups)  # sorted, as np.unique gave them
-        names = np.asarray("" if group is None else group).astype(str)
-        if names.ndim:
-            checks.check_array("group", names, shape=logits.shape[:-1])
-        names = np.broadcast_to(names, logits.shape[:-1])
+                return blocks.mapped(partial(self.method.log_probs, self.params), logits)
+            return self.method.log_probs(self.params, logits)
+        groups, names = np.array(self.groups), group_names(group, logits.shape[:-1])  # sorted, as np.unique gave them
         index = np.searchsorted(groups, names).clip(max=len(groups) - 1)
         if (unknown := names[groups[index] != names]).size:
             known = ", ".join(self.groups[:5])
             raise InputError(
                 f"group {min(unknown.tolist())!r} has no numbers of its own: give group, names such as {known}"
             )
-        return self.method.apply(
-            {name: np.asarray(value)[index] for name, value in self.params.items() if np.ndim(value)}, logits
-        )
+        params = {name: np.asarray(value)[index] for name, value in self.params.items() if np.ndim(value)}
+        return self.method.log_probs(params, logits)
 
     def predict_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
         """Calibrated probabilities [examples, classes] of the logits."""
@@ -160,6 +170,14 @@ class Fitted(NamedTuple):
     to_onnx = exports.to_onnx
     to_torch = exports.to_torch
     to_numpy = exports.to_numpy
+
+
+def group_names(group: Array | None, shape: tuple[int, ...]) -> np.ndarray:
+    """The name of each example's group; without groups all are of one, which has no name."""
+    names = np.asarray("" if group is None else group).astype(str)
+    if names.ndim:
+        checks.check_array("group", names, shape=shape)
+    return np.broadcast_to(names, shape)
 
 
 def plain_numbers(params: Mapping[str, Array]) -> dict[str, Any]:
@@ -248,11 +266,11 @@ def _works(fitted):
     return kept and log_probs.shape == logits.shape and np.allclose(np.exp(log_probs).sum(axis=-1), 1, atol=1e-3)
 
 
-def _fit_nothing(logits, labels, *, criterion, mask):
+def _fit_nothing(logits, labels, *, criterion, weights):
     return {}
 
 
-def _fit_temperature(logits, labels, *, criterion, mask, temperature_fit, searches, gammas, temperatures):
+def _fit_temperature(logits, labels, *, criterion, weights, temperature_fit, searches, gammas, temperatures):
     """The temperature of the least NLL, or by an ECE that of the grid's row gamma = 0.
 
     So focal temperature scaling, whose grid it is, is never worse on these examples.
@@ -263,23 +281,23 @@ def _fit_temperature(logits, labels, *, criterion, mask, temperature_fit, search
     return {"temperature": best.temperature, "converged": _inside(best.temperature, temperatures)}
 
 
-def _fit_by_group(logits, labels, *, criterion, mask, group, temperature_fit):
+def _fit_by_group(logits, labels, *, criterion, weights, group, temperature_fit):
     """The temperature of each group, its rows given, by least NLL; where that does not converge, that of all."""
-    each = [focal.temperature_fit(logits[rows], labels[rows], mask[rows]) if rows.size else None for rows in group]
-    converged = np.array([fit is not None and fit.converged for fit in each])
-    temperature = [fit.temperature if fit and fit.converged else temperature_fit.temperature for fit in each]
-    return {
-        "temperature": np.array(temperature, logits.dtype),
-        "converged": np.all(converged | temperature_fit.converged),
-    }
+    fits = [
+        focal.temperature_fit(logits[rows], labels[rows], weights[rows]) if rows.size else temperature_fit
+        for rows in group
+    ]
+    fits = [fit if fit.converged else temperature_fit for fit in fits]
+    temperature = np.array([fit.temperature for fit in fits], logits.dtype)
+    return {"temperature": temperature, "converged": np.all([fit.converged for fit in fits])}
 
 
-def _fit_focal(logits, labels, *, criterion, mask, focal_fit, searches, gammas, temperatures, num_bins):
+def _fit_focal(logits, labels, *, criterion, weights, focal_fit, searches, gammas, temperatures, num_bins):
     """Gamma and temperature of the least NLL, or by an ECE those of the grid, or of a line through it."""
     if criterion == "nll":
         return {"gamma": focal_fit.gamma, "temperature": focal_fit.temperature, "converged": focal_fit.converged}
     if criterion == "line_search":
-        best = search.searched_line(checks.Examples(logits, labels, mask), gammas, temperatures, num_bins=num_bins)
+        best = search.searched_line(checks.Examples(logits, labels, weights), gammas, temperatures, num_bins=num_bins)
     else:
         best = search.best_point(searches[criterion], gammas, temperatures, criterion=criterion)
     converged = _inside(best.gamma, gammas) & _inside(best.temperature, temperatures)
@@ -292,7 +310,7 @@ def _inside(value, grid):
     return ((low < value) & (value < high)) | (low == high)
 
 
-def _fit_implied(logits, labels, *, criterion, mask, trained_gamma):
+def _fit_implied(logits, labels, *, criterion, weights, trained_gamma):
     """The gamma of the training: the map that undoes what the focal loss of this gamma does to probabilities."""
     return {"gamma": np.float32(trained_gamma)}
 
@@ -332,30 +350,30 @@ MEMBERS = (  # of stacking, as far as they take so many classes
 )
 
 
-def _fit_stacking(logits, labels, *, criterion, mask, members):
+def _fit_stacking(logits, labels, *, criterion, weights, members):
     """The fitted members' params, and the shares of least NLL on examples that no member was fitted to.
 
     members: the fits, and their log-probabilities of these examples by fits of other folds.
     """
     fits, held_out = members
-    given = stacking.likelihoods(held_out, labels, mask)
+    given = stacking.likelihoods(held_out, labels, weights)
     shares = stacking.mixture_shares(*given, stacking.PRIOR / logits.shape[1])
-    params = {f"{fit.method.name}.{name}": value for fit in fits for name, value in fit.params.items()}
-    params = {name: value for name, value in params.items() if not name.endswith(".converged")}
+    params = {
+        f"{fit.method.name}.{name}": value for fit in fits for name, value in fit.params.items() if name != "converged"
+    }
     params |= {_SHARE + fit.method.name: np.float32(share) for fit, share in zip(fits, shares, strict=True)}
     # a member at the end of another range is held-out outputs like any: its share says what it is worth
-    plain = [fit for fit in fits if fit.method.name == "temperature_scaling"]
-    return params | {"converged": all(fit.admissible for fit in plain)}
+    return params | {"converged": all(fit.admissible for fit in fits if fit.method.name == "temperature_scaling")}
 
 
 def _apply_stacking(params, logits):
-    shares = {key.removeprefix(_SHARE): value for key, value in params.items() if key.startswith(_SHARE)}
+    def numbers(prefix):
+        return {key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)}
+
+    shares = numbers(_SHARE)
     checks.check_distribution("shares", np.array([*shares.values()]))
-    numbers = {name: {} for name in shares}
-    for key, value in params.items():
-        name, _, number = key.partition(".")
-        numbers.get(name, {})[number] = value
-    return stacking.mixed([METHODS[name].apply(numbers[name], logits) for name in shares], [*shares.values()])
+    parts = [METHODS[name].apply(numbers(f"{name}."), logits) for name in shares]
+    return stacking.mixed(parts, [*shares.values()])
 
 
 _GRID = ("gammas", "temperatures", "searches")

@@ -19,8 +19,8 @@ from focalgeo.trees import matmul, namespace
 from focalgeo.types import Array, PyTree
 
 LogProbs = Logits = Float[Array, "examples classes"]
-Labels = Integer[Array, " examples"]
-SoftLabels = Labels | Float[Array, "examples classes"]  # or the shares of the classes, which sum to 1
+Labels = Integer[Array, " examples"] | Shaped[Array, "examples classes"]  # class numbers, or their one-hot rows
+SoftLabels = Labels  # or the shares of the classes, which sum to 1
 Mask = Shaped[Array, " examples"] | None  # bool: which examples count; None is all
 Weights = Shaped[Array, " examples"] | None  # 0 or more: how often each example counts; None is once
 Scalar = Float[Array, ""]

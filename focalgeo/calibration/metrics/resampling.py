@@ -21,10 +21,9 @@ from tqdm import tqdm
 from focalgeo import checks
 from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.metrics.binning import Labels, Scalar
+from focalgeo.rows import Z95, wilson
 from focalgeo.trees import at_highest
 from focalgeo.types import BAR, MOST_RESAMPLES, Array, Estimate, InputError, PyTree
-
-Z95 = 1.959963984540054  # the standard normal's 97.5% quantile
 
 _AT_ONCE, _EXAMPLES_AT_ONCE = 8, 2**20  # resamples, and examples of all of them
 MOST_COUNTS = 2**26  # of examples in resamples, held at once, in 64 MB, of clusters 256: one sort serves them
@@ -47,11 +46,7 @@ def wilson_interval(
     successes, n = map(np.asarray, checks.broadcast(successes=successes, n=n))
     checks.check_interval("successes", successes, 0)
     checks.check_interval("n less the successes", n - successes, 0)
-    denominator = n + Z95**2
-    centre = (successes + Z95**2 / 2) / denominator
-    spread = successes * (n - successes) / np.maximum(n, 1) + Z95**2 / 4
-    half = Z95 * np.sqrt(spread) / denominator
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+    return wilson(successes, n)
 
 
 def bootstrap(
@@ -214,7 +209,7 @@ def paired_bootstrap(
         >>> round(float(less.difference), 4), round(float(less.low), 2), round(float(less.high), 2)
         (0.0684, -0.16, 0.3)
     """
-    first, second = (checks.examples(rows, labels, weights, soft=True) for rows in (first_log_probs, second_log_probs))
+    first, second = (checks.examples(rows, labels, weights=weights, soft=True) for rows in (first_log_probs, second_log_probs))
     checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
     labels, clusters = first.labels, Clusters.of(clusters, first.labels, weights)
     pair = _bootstrapped(metric, [first.rows, second.rows], labels, key, clusters, num_resamples)

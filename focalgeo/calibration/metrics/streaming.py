@@ -55,11 +55,12 @@ def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streamin
         0.0619
     """
     num_classes = checks.count("num_classes", num_classes, 2)
-    summed = {name: entry.summed(num_bins) for name, entry in metrics.metric_entries(names).items()}
-    for name, metric in summed.items():
-        if not metric:
+    summed = {}
+    for name, entry in metrics.metric_entries(names).items():
+        if not entry.summed:
             mend = "give all to calibration.all_metrics, or stream ece or smooth_ece"
             raise InputError(f"metrics: {name} orders or fits all examples at once, which no sums hold: {mend}")
+        summed[name] = entry.summed(**entry.options(num_bins))
 
     def sums(log_probs, labels, mask, weights):
         examples = checks.examples(log_probs, labels, mask, weights)

@@ -53,10 +53,10 @@ class MetricEntry(NamedTuple):
         """Its keyword arguments: num_bins where it is binned."""
         return {"num_bins": num_bins} if self.binned else {}
 
-    def summed(self, num_bins: int) -> Summed | None:
-        """The function of sums that it is, where it is one."""
-        summed = getattr(self.function, "summed", None)
-        return summed and summed(**self.options(num_bins))
+    @property
+    def summed(self) -> Callable[..., Summed] | None:
+        """By its keyword arguments the function of sums that it is, where it is one."""
+        return getattr(self.function, "summed", None)
 
 
 def _part(name, whole, field):

@@ -1,7 +1,5 @@
 """Data sets as the run command reads them: one case a class of fault; tests/data has the library's."""
 
-from functools import partial
-
 import numpy as np
 from data.conftest import encoded, write_archive, write_folder
 from hostile.cases import ROOT, Case
@@ -31,37 +29,19 @@ def running(name, *flags, make=lambda folder: None):
     return command
 
 
-def of_files(kind, files, *flags):
-    return running(f"{kind}:data", *flags, make=lambda folder: write_folder(folder / "data", files))
-
-
-def of_table(text, *flags):
-    return running("table:x.csv", *flags, make=lambda folder: (folder / "x.csv").write_text(text))
+def broken(folder):
+    write_folder(folder / "data", images("train") | {"train/cat/9.png": b"x"})
 
 
 def escaping(folder):
     write_archive(folder / "x.tar", {"../escaped/cat/0.png": b""} | images("train"))
 
 
-DATA = partial(Case, "hostile file")
 CASES = [
-    DATA("nothing there", running("folder:gone"), "there is no such folder or archive"),
-    DATA("an unknown name", running("digts"), "did you mean 'digits'"),
-    DATA("a name of two lines", running("folder:a\nb"), "folder:a"),
-    DATA("a size beyond the examples", running("digits", "--config.data.train_size=5000"), "train can have"),
-    DATA("an option that does not apply", running("digits", "--config.data.max_words=5"), "max_words is 5 for digits"),
-    DATA("a broken image", of_files("folder", images("train") | {"train/cat/9.png": b"x"}), "cat/9.png cannot be read"),
-    DATA("a class that train has not", of_files("folder", images("train") | {"test/dog/0.png": b""}), "test/dog"),
-    DATA(
-        "arrays cut short", running("arrays:x.npz", make=lambda folder: (folder / "x.npz").write_bytes(b"PK")), "x.npz"
-    ),
-    DATA("no column of classes", of_table("a,b\n1,2\n", "--config.data.label=c"), "choose one of a, b"),
-    DATA("an empty cell", of_table("a,b\n1,2\n,3\n", "--config.data.label=b"), "line 3: a is empty"),
-    DATA("a broken tree", of_files("sst", TREES | {"dev.txt": b"(3 (2 a)"}), "dev.txt, line 1"),
-    DATA("a name that leads out", running("folder:x.tar", make=escaping), "outside the destination"),
-    DATA(
-        "words without vectors",
-        running("digits", "--config.data.embeddings=gone.txt"),
-        "gone.txt",
-    ),
+    Case("nothing there", running("folder:gone"), "there is no such folder or archive"),
+    Case("a name of two lines", running("folder:a\nb"), "folder:a"),
+    Case("an option that does not apply", running("digits", "--config.data.max_words=5"), "max_words is 5 for digits"),
+    Case("a broken image", running("folder:data", make=broken), "cat/9.png cannot be read"),
+    Case("a name that leads out", running("folder:x.tar", make=escaping), "outside the destination"),
+    Case("words without vectors", running("digits", "--config.data.embeddings=gone.txt"), "gone.txt"),
 ]

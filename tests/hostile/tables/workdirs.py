@@ -2,7 +2,6 @@
 
 import atexit
 import functools
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -52,12 +51,7 @@ def changed(*changes, command="run"):
 
 def text(file, content):
     """A change of a whole file."""
-    return lambda workdir: (workdir / file).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-def line(content, end="\n"):
-    """A change: one more line of metrics.jsonl."""
-    return lambda workdir: text("metrics.jsonl", (workdir / "metrics.jsonl").read_text() + content + end)(workdir)
+    return lambda workdir: (workdir / file).write_text(content)
 
 
 def gone(name):
@@ -84,42 +78,25 @@ def is_whole(folder):
         np.testing.assert_array_equal(mine.logits, other.logits)
 
 
-def beside(prepare, workdir="w"):
-    """The case's make: prepare(folder), then a new run in a workdir there."""
-    return lambda folder: (prepare(folder), run_in(workdir))[1]
+def strange(folder):
+    (folder / "w").mkdir()
+    (folder / "w" / "thesis.tex").write_text("mine")
+    return run_in("w")
 
 
-MANIFESTS = {"a list": "[]", "nothing": "", "too deep": DEEP, "no UTF-8": b'{"config": {"seed": "\xff"}}'}
-ROWS = {
-    "value is text": '{"kind": "metric", "name": "ece", "value": "low"}',
-    "no value": '{"kind": "metric", "name": "ece"}',
-    "not finite": '{"kind": "metric", "name": "ece", "value": NaN}',
-    "n is negative": '{"kind": "metric", "name": "ece", "value": 1, "n": -5}',
-    "kind is unknown": '{"kind": "x", "name": "ece", "value": 1}',
-    "a list": "[1, 2]",
-    "too deep": DEEP,
-}
 CASES = [
-    *[
-        Case("traceback", f"manifest: {n}", changed(text("manifest.json", c)), "cannot be read")
-        for n, c in MANIFESTS.items()
-    ],
-    *[Case("traceback", f"row: {n}", changed(line(c), command="report"), "is no row") for n, c in ROWS.items()],
-    *[
-        Case("wrong result", f"finished, then {name}", changed(*changes), says, 0, check=is_whole)
-        for name, changes, says in (
-            ("the page is gone", [gone("report.html"), gone("figures")], "report: w/report.html"),
-            ("a torn last line", [line('{"kind": "sca', end="")], "report: w/report.html"),
-            ("all rows are gone", [gone("metrics.jsonl")], "report: w/report.html"),
-            (
-                "rows are gone and a checkpoint is damaged",
-                [gone("metrics.jsonl"), cut("checkpoints/17/state/manifest.ocdbt", 9)],
-                "17 is corrupt or incomplete; falling back to the one before",
-            ),
-        )
-    ],
+    Case("manifest: too deep", changed(text("manifest.json", DEEP)), "cannot be read"),
+    Case("row: too deep", changed(text("metrics.jsonl", f"{DEEP}\n"), command="report"), "is no row"),
     Case(
-        "wrong result",
+        "finished, then rows and the page are gone and a checkpoint is damaged",
+        changed(
+            gone("metrics.jsonl"), gone("report.html"), gone("figures"), cut("checkpoints/17/state/manifest.ocdbt", 9)
+        ),
+        "17 is corrupt or incomplete; falling back to the one before",
+        0,
+        check=is_whole,
+    ),
+    Case(
         "all members diverge",
         lambda folder: run_in("w", "--config.sweep.learning_rate=(1e29,1e30)"),
         "every member stopped and has no results .learning_rate=1e.29 at step 1; learning_rate=1e.30 at step 1.; lower",
@@ -128,30 +105,10 @@ CASES = [
         check=lambda folder: (folder / "w" / "report.html").stat(),
         progress=True,
     ),
+    Case("a stranger's folder", strange, "has no manifest.json; choose another"),
+    Case("a name too long", lambda folder: run_in("w" * 300), "File name too long"),
+    Case("a name of bytes", lambda folder: run_in("w\udcff"), "control characters or no UTF-8"),
     Case(
-        "no end",
-        "rows are a pipe",
-        changed(gone("metrics.jsonl"), lambda w: os.mkfifo(w / "metrics.jsonl"), command="report"),
-        "metrics.jsonl is no regular file",
-    ),
-    Case("unhelpful line", "the root", lambda folder: run_in("/"), "/ is not a focalgeo workdir: .*; choose another"),
-    Case(
-        "unhelpful line",
-        "a stranger's folder",
-        beside(lambda f: ((f / "w").mkdir(), (f / "w" / "thesis.tex").write_text("mine"))),
-        "has no manifest.json; choose another",
-    ),
-    Case(
-        "unhelpful line",
-        "a stranger's manifest",
-        beside(lambda f: ((f / "w").mkdir(), (f / "w" / "manifest.json").write_text('{"manifest_version": 3}'))),
-        "belongs to another config",
-    ),
-    Case("traceback", "below a file", beside(lambda f: (f / "file").write_text(""), "file/w"), "cannot write file/w"),
-    Case("traceback", "a name too long", lambda folder: run_in("w" * 300), "File name too long"),
-    Case("traceback", "a name of bytes", lambda folder: run_in("w\udcff"), "control characters or no UTF-8"),
-    Case(
-        "wrong result",
         "a workdir that is a link to a folder works",
         changed(lambda w: (w.rename(w.parent / "big"), w.symlink_to("big"))),
         "report: w/report.html",
