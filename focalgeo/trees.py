@@ -57,7 +57,8 @@ def gaussian(key: Array, like: PyTree) -> PyTree:
 def _random(draw: Callable, key: Array, like: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
-    return treedef.unflatten([draw(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)])
+    drawn = [draw(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(treedef, drawn)
 
 
 def power_of_two(values: Array) -> Array:

@@ -92,7 +92,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     installed = [name for name, peer in PEERS.items() if timing.version(peer.package)]
     of_methods = [("methods", name) for name in measured.method_names()] + [("peers", name) for name in installed]
     pieces = [(part, {"method": name}, partial(measured.of_method, name)) for part, name in of_methods]
-    pieces += [("choice", {}, measured.choice), ("criterion", {}, measured.by_criteria)]
+    pieces.append(("choice", {}, measured.choice))
     networks = measured.sources(flags.predictions)
     for network, paths in networks.items():
         for part, of, measure in pieces:
@@ -267,19 +267,6 @@ def choice_table(choice) -> str:
     return markdown((*heads, "NLL worse / better", "Brier", "ECE", "accuracy"), lines)
 
 
-def criterion_table(criterion) -> str:
-    """Fits by NLL and by ECE, less temperature scaling by NLL."""
-    lines, scores = [], list(SCORES)[:3]
-    for (network, method, by), runs in criterion.groupby(["network", "method", "criterion"], sort=False):
-        if (method, by) != (PLAIN, "nll"):
-            plain = rows_where(criterion, network=network, method=PLAIN, criterion="nll")
-            cells = [_less(runs, plain, score) for score in scores]
-            said = f"{_beyond(runs.nll_difference)} of {len(runs)}"
-            lines.append([TITLES[network], title(method), by.upper(), *cells, said])
-    heads = [SCORES[score][1] for score in scores]
-    return markdown(["network", "method", "fitted by", *heads, "NLL worse / better"], lines)
-
-
 def peers_table(methods, peers) -> str:
     """Other libraries' NLL less that of temperature scaling here, and less that of the same method here."""
     lines, here = [], dict(by_method(methods))
@@ -357,13 +344,12 @@ QUESTION = Question(
         "choice": choice_table,
         "rules": rules_table,
         "regrets": regrets_table,
-        "criterion": criterion_table,
         "peers": peers_table,
         "two_classes": two_classes_table,
         "record": record,
     },
     jobs=plan,
-    keys=dict.fromkeys(("kind", "network", "method", "criterion", "set", "examples"), ()),
+    keys=dict.fromkeys(("kind", "network", "method", "set", "examples"), ()),
     options="--predictions=runs/cifar10-ce/predictions --augmented=runs/cifar10-augmented/predictions",
     cost="hours on 2 cores, piece by piece",
     seeds=20,

@@ -1,4 +1,4 @@
-"""What is measured: methods, criteria and the choice, on random halves of predictions; examples of a known truth.
+"""What is measured: methods and the choice, on random halves of predictions; examples of a known truth.
 
 Truth: logits at random and labels drawn from a map of them, and 10,000 other rows with their true log-probabilities.
 """
@@ -22,7 +22,6 @@ MOST_EXAMPLES = 10_000  # of each network, so that the halves of all are of one 
 FILES = {"Wide ResNet": "logits/wide-resnet-16-4-cifar100.npz", "DenseNet": "logits/densenet-cifar100.npz"}
 OWN = "small CNN"
 PLAIN = peers.PLAIN
-CRITERIA = ("nll", "ece")
 COMPARED = ("nll", "brier", "accuracy", "ece")
 CLIP = float(np.finfo(np.float32).eps)  # below it scikit-learn's log_loss of float32 probabilities does not go
 NUM_RESAMPLES, FRESH = 1000, 10_000
@@ -116,18 +115,6 @@ def less(log_probs: Any, against: Any, labels: np.ndarray, seed: int) -> dict[st
     metrics = functools.partial(calibration.all_metrics, names=COMPARED)
     pairs = calibration.paired_bootstrap(metrics, log_probs, against, labels, jax.random.key(seed), NUM_RESAMPLES)
     return {name: [float(pair.difference), float(pair.low), float(pair.high)] for name, pair in pairs.items()}
-
-
-def by_criteria(val: Half, test: Half, seed: int) -> list[dict[str, Any]]:
-    """Scores of fits by NLL and by ECE on the second half, and NLL less that of temperature scaling by NLL."""
-    rows, plain = [], calibration.fit(PLAIN, *val).predict_log_proba(test[0])
-    for method in (PLAIN, "focal_temperature_scaling"):
-        for criterion in CRITERIA:
-            predict = calibration.fit(method, *val, criterion=criterion).predict_log_proba(test[0])
-            difference = less(predict, plain, test[1], seed)["nll"]
-            of = {"method": method, "criterion": criterion}
-            rows.append(of | scores(predict, test[1]) | {"nll_difference": difference})
-    return rows
 
 
 def choice(val: Half, test: Half, seed: int) -> list[dict[str, Any]]:

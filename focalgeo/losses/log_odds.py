@@ -76,7 +76,8 @@ def masked_mean(loss: Callable) -> Callable:
 
     signature, keyword = inspect.signature(loss), inspect.Parameter.KEYWORD_ONLY
     options = (inspect.Parameter(name, keyword, default=None) for name in ("mask", "weights"))
-    masked.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *options])
+    signature = signature.replace(parameters=[*signature.parameters.values(), *options])
+    masked.__signature__ = signature  # type: ignore[attr-defined] # any function may have one
     return masked
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -107,7 +108,9 @@ class BatchNorm(nn.Module):
         return ((x - mean) * factor + bias).astype(self.dtype)
 
     def _batch_statistics(self, x, mask):
-        weight = jnp.ones(x.shape[0], jnp.float32) if mask is None else mask.astype(jnp.float32)
+        mask = jnp.ones(x.shape[0], bool) if mask is None else mask
+        chex.assert_shape(mask, x.shape[:1])
+        weight = mask.astype(jnp.float32)
         weight = weight.reshape((-1,) + (1,) * (x.ndim - 1))
         axes, positions = tuple(range(x.ndim - 1)), jnp.float32(x[0, ..., 0].size)
         # in one array, for one sum over devices

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
@@ -96,7 +97,10 @@ def read(path: Path, template: dict[str, Any] | None = None) -> dict[str, Any]:
     """
     mend = "it was written by another version of the code; choose another --workdir"
     with _orbax(f"checkpoint {path} cannot be read or does not fit this network", mend):
-        return _checkpointer().restore(path.absolute() / "state", args=ocp.args.StandardRestore(template))
+        state = _checkpointer().restore(path.absolute() / "state", args=ocp.args.StandardRestore(template))
+        if template is not None:
+            chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
+    return state
 
 
 def _checkpointer() -> ocp.Checkpointer:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -236,6 +237,7 @@ def best_after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> 
         predicted: of val with these states; logits [examples, members, classes]. An example with NaN among its logits
             is not right.
     """
+    chex.assert_rank(predicted.logits, 3)
     known = ~np.isnan(predicted.logits).any(-1)
     right = known & (predicted.logits.argmax(-1) == predicted.labels.reshape(-1, 1))  # [examples, members]
     accuracy = right.mean(0, dtype=np.float32)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +45,7 @@ def make_step(
     """
 
     def step(state, batch):
+        chex.assert_equal_shape((batch.y, batch.mask))
         noise = jax.random.fold_in(state.key, state.step)
 
         def network(params, batch=batch):
@@ -52,7 +54,9 @@ def make_step(
 
         def objective(params):
             logits, model_state, penalty = outputs(network, params, batch, noise, state.loss_values)
-            total = jnp.sum(jnp.where(batch.mask, loss(logits, batch.y, state.loss_values), 0.0))
+            losses = loss(logits, batch.y, state.loss_values)
+            chex.assert_equal_shape((losses, batch.mask))  # another shape would be broadcast, and summed wrongly
+            total = jnp.sum(jnp.where(batch.mask, losses, 0.0))
             correct = jnp.sum((jnp.argmax(logits, -1) == batch.y) & batch.mask, dtype=jnp.float32)
             count = jnp.sum(batch.mask, dtype=jnp.float32)  # exact to 2^24; of one type all is reduced at once
             sums = {"loss": total, "penalty": penalty, "correct": correct, "count": count}
@@ -73,6 +77,7 @@ def make_step(
         updates, opt_state = tx.update(gradient, state.opt_state, state.params, **swept)
         updates = jax.tree.map(lambda leaf: state.learning_rate * leaf, updates)
         params = optax.apply_updates(state.params, updates)
+        chex.assert_trees_all_equal_shapes_and_dtypes((params, model_state), (state.params, state.model_state))
         sums |= {"gradient_norm": trees.norm(gradient), "parameter_norm": trees.norm((params, model_state))}
         new = state._replace(step=state.step + 1, params=params, model_state=model_state, opt_state=opt_state)
         return new, sums

@@ -164,6 +164,7 @@ def test_metrics_are_scikit_learns_and_the_formulas_in_float64(scale, digits):
     }
     tolerance = dict.fromkeys(OF_CLASS_ONE, 3e-6) | {"ici": 1e-3, "spiegelhalter_z": 1e-3}
     tolerance |= dict.fromkeys(("calibration_slope", "calibration_intercept"), 1e-4)
+    tolerance["rms_calibration_error"] = 1e-5  # sums of a bin: in which order is the processor's
     for name, value in expected.items():
         np.testing.assert_allclose(measured[name], value, atol=tolerance[name], err_msg=name)
 

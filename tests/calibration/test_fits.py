@@ -128,17 +128,17 @@ def test_a_fit_inside_jit_is_refused():
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.6])
 def test_the_score_test_is_that_of_a_loop_in_float64(temperature):
     logits, labels = of_temperature(temperature)
-    weight = np.arange(300) % 3
+    counted = np.arange(300) % 3 > 0
     score = information = 0.0
-    for z, y, w in zip(logits.tolist(), labels.tolist(), weight.tolist(), strict=True):
+    for z, y in zip(logits[counted].tolist(), labels[counted].tolist(), strict=True):
         a = [x - math.log(sum(math.exp(x) for x in z)) for x in z]
         mean = sum(math.exp(x) * x for x in a)
-        score += w * (a[y] - mean)
-        information += w * sum(math.exp(x) * (x - mean) ** 2 for x in a)
-    found, statistic = temperature_score_test(logits, labels, weights=weight), score / math.sqrt(information)
+        score += a[y] - mean
+        information += sum(math.exp(x) * (x - mean) ** 2 for x in a)
+    found, statistic = temperature_score_test(logits, labels, counted), score / math.sqrt(information)
     assert found.statistic == pytest.approx(statistic, rel=1e-6)
     assert found.p_value == pytest.approx(math.erfc(abs(statistic) / math.sqrt(2)), rel=1e-5)
-    assert found.n == weight.sum()
+    assert found.n == counted.sum()
 
 
 def test_the_sign_of_the_score_test_says_which_way_and_its_size_is_the_level():

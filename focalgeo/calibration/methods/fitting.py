@@ -222,8 +222,9 @@ def fit_all(
         (method, criterion) for method in methods.values() for criterion in criteria_of(method, settings) or (None,)
     ]
     searches = searches or search_all(methods, examples, settings)
+    on_host, starts = blocks.on_host(examples), starts or {}
     names, rows_of = _groups(examples, settings.group)
-    examples, starts = blocks.on_host(examples), starts or {}
+    examples = on_host
     needed = {option for method, criterion in plan if criterion == "nll" for option in method.options}
     shared = {"searches": searches, "group": rows_of, **_by_nll(needed, examples, starts)}
     logits, labels, weight = examples

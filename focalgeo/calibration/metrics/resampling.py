@@ -209,7 +209,9 @@ def paired_bootstrap(
         >>> round(float(less.difference), 4), round(float(less.low), 2), round(float(less.high), 2)
         (0.0684, -0.16, 0.3)
     """
-    first, second = (checks.examples(rows, labels, weights=weights, soft=True) for rows in (first_log_probs, second_log_probs))
+    first, second = (
+        checks.examples(rows, labels, weights=weights, soft=True) for rows in (first_log_probs, second_log_probs)
+    )
     checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
     labels, clusters = first.labels, Clusters.of(clusters, first.labels, weights)
     pair = _bootstrapped(metric, [first.rows, second.rows], labels, key, clusters, num_resamples)
