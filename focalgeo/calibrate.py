@@ -162,11 +162,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         if files.UNUSABLE.search(argument):
             raise InputError(f"{shown(argument, most=100)} holds what is no UTF-8 text on one line: rename it")
     flags = make_parser().parse_args(arguments)
+    flags.given = {word[2:].partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")}
     for name, (least, most) in RANGES.items():
         value = getattr(flags, name)
         if value is not None and not least <= value <= most:
             raise InputError(f"--{name.replace('_', '-')} is {value}: give a number from {least} to {most}")
-    if flags.coverage is None and (flags.sets, flags.sets_of) != ("lac", "all"):
+    if flags.coverage is None and flags.given & {"sets", "sets_of"}:
         raise InputError("--sets and --sets-of say which sets: give --coverage=0.9 with them")
     for name in flags.criteria:
         if name not in CRITERIA:

@@ -11,16 +11,18 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 
 from configs import digits
 from focalgeo import calibration, job, records, report, run
 from focalgeo.calibrate import main, parse
-from focalgeo.calibration import METHODS, METRICS, Fitted, Method, read_calibrator
+from focalgeo.calibration import METHODS, METRICS, Fitted, read_calibrator
+from focalgeo.calibration.study import findings
+from focalgeo.calibration.study.comparison import Settings
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job import calibrate
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, Seconds, select
-from focalgeo.types import InputError
 
 pytestmark = pytest.mark.long
 
@@ -152,64 +154,20 @@ def test_the_same_command_may_run_again_and_another_may_not(trained, finished, c
 
 
 def test_two_classes_have_both_kinds_of_calibration_and_groups_are_named(binary):
-    rows, page = records.read_rows(binary), (binary / "report.html").read_text()
+    rows = records.read_rows(binary)
     for name in ("class1_ece", "ece"):
         assert {row.method for row in select(rows, Metric, name=name)} >= {"uncalibrated", *NAMES}
     assert {row.group for row in select(rows, Metric, name="group_ece")} == {"a", "b"}
-    assert all(row.low < row.high for row in select(rows, Metric, name="group_ece"))
     said = records.read_manifest(binary)["calibration"]["warnings"]
     assert any("fewer than 100 examples are left out of the table of groups: few." in line for line in said)
-    for heading in ("Two classes", "Group by group"):
-        assert f"<h2>{heading}" in page
 
 
 def test_without_test_the_rows_are_of_held_out_examples(binary):
-    rows = records.read_rows(binary)
-    assert {row.split for row in select(rows, Metric, name="ece")} == {"cross_fit"}
-    assert {row.split for row in select(rows, Fit, name="temperature")} == {"val"}
-    held = records.read_arrays(binary / "probabilities", "cross_fit")
+    rows, held = records.read_rows(binary), records.read_arrays(binary / "probabilities", "cross_fit")
     name = read_calibrator(binary / "calibrator.json").method.name
     nll = -held["log_probs"][np.arange(600), held["labels"]].mean()
     (row,) = select(rows, Metric, name="nll", method=name, criterion="nll")
-    np.testing.assert_allclose(row.value, nll, atol=1e-5)
-
-
-def fit_class_scaling(logits, labels, *, criterion, weights):
-    """A scale and a bias of each class by 300 steps down the gradient of the NLL."""
-
-    def loss(params):
-        log_probs = apply_class_scaling(params, logits)
-        return -jnp.average(jnp.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0], weights=weights)
-
-    step = lambda _, params: jax.tree.map(lambda at, slope: at - 0.1 * slope, params, jax.grad(loss)(params))  # noqa: E731
-    classes = logits.shape[1]
-    start = {"scale": jnp.ones(classes, jnp.float32), "bias": jnp.zeros(classes, jnp.float32)}
-    return jax.lax.fori_loop(0, 300, step, start)
-
-
-def apply_class_scaling(params, logits):
-    return jax.nn.log_softmax(logits * params["scale"][None] + params["bias"][None])
-
-
-BIAS = (1.5, 0.0, -1.0)  # of the classes, which no temperature takes away
-MEASURED = {"accuracy", "nll", "brier", "classwise_ece"}
-
-
-def test_a_new_method_and_a_new_metric_need_an_entry_each_and_nothing_else(tmp_path, monkeypatch, capsys):
-    method = Method("class_scaling", "Class scaling", fit_class_scaling, apply_class_scaling, ("nll",))
-    monkeypatch.setitem(METHODS, "class_scaling", method._replace(keeps_class=False))
-    files, out = write_samples(tmp_path, n=500, bias=BIAS), tmp_path / "out"
-    lists = [f"--methods={','.join((*NAMES, 'class_scaling'))}", f"--metrics={','.join(sorted(MEASURED))}"]
-    assert main([*files, f"--out={out}", FEW, *lists, "--folds=2"]) == 0
-    assert "to use: class scaling" in capsys.readouterr().out
-    rows, calibrator = records.read_rows(out), read_calibrator(out / "calibrator.json")
-    assert (calibrator.method.name, set(calibrator.parameters)) == ("class_scaling", {"scale", "bias"})
-    assert records.read_manifest(out)["methods"]["class_scaling"]["title"] == "Class scaling"
-    for against in (NAMES[0], "uncalibrated"):
-        place = {"split": "test", "method": "class_scaling", "against": against, "against_criterion": None}
-        found = {row.name: row for row in select(rows, Difference, **place)}
-        assert set(found) == {f"{name}_difference" for name in MEASURED}
-        assert found["nll_difference"].high < 0
+    assert (row.split, row.value) == ("cross_fit", pytest.approx(nll, abs=1e-5))
 
 
 OPTIONS = parse(["--val=v", "--out=o", "--num-bins=10"])
@@ -228,8 +186,10 @@ def fitted_at(method="temperature_scaling", criterion="ece", *, converged=True, 
 
 def warnings_of(val, test=None, fits=None):
     splits = {"val": val} | ({} if test is None else {"test": test})
-    fits = fits or fitted_at()
-    return [*calibrate.input_warnings(OPTIONS, splits, fits), *calibrate.fit_warnings(fits, None)]
+    fits, settings = fits or fitted_at(), Settings(num_bins=10)
+    pairs = {name: calibrate._pair(split) for name, split in splits.items()}
+    found = [*calibrate.input_warnings(OPTIONS, splits), *findings.of_study(pairs, fits, settings)]
+    return [*found, *findings.of_fits(fits, None)]
 
 
 def rounded(n, *, step=1.0):
@@ -257,50 +217,49 @@ def test_files_without_faults_have_no_warnings(name):
 TRUE = np.eye(4, dtype=bool)[SAME[0][1]]
 SURELY_WRONG = np.where(TRUE & (np.arange(2000) < 5)[:, None], np.log(np.float32(1.1754944e-38)), SAME[0][0])
 RARE = np.r_[np.flatnonzero(~TRUE[:, 3]), np.flatnonzero(TRUE[:, 3])[:4]]
+WHOLE = outputs(*SAME[0])
 FAULTS = {
-    "400 examples of val are few for 10 bins": lambda: warnings_of(outputs(*draw(400, 4))),
-    "The logits of val look like probabilities": lambda: warnings_of(outputs(*SAME[0], looks_like_probs=True)),
-    "The probabilities of val are multiples of 1/10,000, rounded or votes": lambda: warnings_of(
-        outputs(*SAME[0], unit=10_000)
-    ),
-    "Arrays of val that are not used: weights, ids": lambda: warnings_of(outputs(*SAME[0], unread=("weights", "ids"))),
-    "In 5 examples of val the true class has probability 0, which is taken for 1.2e-38": lambda: warnings_of(
+    "400 examples of val are few for 10 bins": [outputs(*draw(400, 4))],
+    "The logits of val look like probabilities": [WHOLE._replace(looks_like_probs=True)],
+    "The probabilities of val are multiples of 1/10,000, rounded or votes": [WHOLE._replace(unit=10_000)],
+    "Arrays of val that are not used: weights, ids": [WHOLE._replace(unread=("weights", "ids"))],
+    "In 5 examples of val the true class has probability 0, which is taken for 1.2e-38": [
         outputs(SURELY_WRONG, SAME[0][1], kind="probs")
-    ),
-    "No example of val has label 3": lambda: warnings_of(outputs(SAME[0][0], SAME[0][1] % 3)),
-    "differ in their class shares": lambda: warnings_of(
-        outputs(*SAME[0]), outputs(SAME[1][0], np.minimum(SAME[1][1], 2))
-    ),
-    "differ in mean confidence beyond noise": lambda: warnings_of(
-        outputs(*SAME[0]), outputs(*draw(2000, 4, sharpness=3.0))
-    ),
-    "differ in accuracy beyond noise": lambda: warnings_of(outputs(*SAME[0]), outputs(SAME[1][0], SAME[1][1][::-1])),
-    "left out of the table of groups: x.": lambda: warnings_of(
-        outputs(*SAME[0], group=np.where(np.arange(2000) < 5, "x", "y"))
-    ),
-    "50 of 2,050 rows of val repeat others in all logits and the label": lambda: warnings_of(
+    ],
+    "No example of val has label 3": [outputs(SAME[0][0], SAME[0][1] % 3)],
+    "differ in their class shares": [WHOLE, outputs(SAME[1][0], np.minimum(SAME[1][1], 2))],
+    "differ in mean confidence beyond noise": [WHOLE, outputs(*draw(2000, 4, sharpness=3.0))],
+    "differ in accuracy beyond noise": [WHOLE, outputs(SAME[1][0], SAME[1][1][::-1])],
+    "left out of the table of groups: x.": [WHOLE._replace(group=np.where(np.arange(2000) < 5, "x", "y"))],
+    "50 of 2,050 rows of val repeat others in all logits and the label": [
         outputs(*(array[np.r_[:2000, :50]] for array in SAME[0]))
-    ),
-    "Fewer than 5 examples of val, the number of folds, have label 3": lambda: warnings_of(
+    ],
+    "Fewer than 5 examples of val, the number of folds, have label 3": [
         outputs(*(array[RARE] for array in SAME[0])),
-        fits=fitted_at("vector_scaling", "nll", temperature=1.5, biases=np.zeros(4)),
-    ),
-    "Temperature scaling by ECE ended at temperature 0.01, an end of the range": lambda: warnings_of(
-        outputs(*SAME[0]), fits=fitted_at(temperature=0.01, converged=False)
-    ),
-    "Focal temperature scaling by ECE ended at gamma 5 and temperature 4.06, an end": lambda: warnings_of(
-        outputs(*SAME[0]), fits=fitted_at("focal_temperature_scaling", gamma=5, temperature=4.06, converged=False)
-    ),
-    "Ensemble temperature scaling by NLL did not converge: it is not chosen.": lambda: warnings_of(
-        outputs(*SAME[0]),
-        fits=fitted_at("ensemble_temperature_scaling", "nll", temperature=0.93, shares=[1, 0, 0], converged=False),
-    ),
+        None,
+        fitted_at("vector_scaling", "nll", temperature=1.5, biases=np.zeros(4)),
+    ],
+    "Temperature scaling by ECE ended at temperature 0.01, an end of the range": [
+        WHOLE,
+        None,
+        fitted_at(temperature=0.01, converged=False),
+    ],
+    "Focal temperature scaling by ECE ended at gamma 5 and temperature 4.06, an end": [
+        WHOLE,
+        None,
+        fitted_at("focal_temperature_scaling", gamma=5, temperature=4.06, converged=False),
+    ],
+    "Ensemble temperature scaling by NLL did not converge: it is not chosen.": [
+        WHOLE,
+        None,
+        fitted_at("ensemble_temperature_scaling", "nll", temperature=0.93, shares=[1, 0, 0], converged=False),
+    ],
 }
 
 
 @pytest.mark.parametrize("says", FAULTS)
 def test_each_fault_has_its_warning(says):
-    warnings = FAULTS[says]()
+    warnings = warnings_of(*FAULTS[says])
     assert sum(says in warning for warning in warnings) == 1
     assert len(warnings) <= 2
 
@@ -308,7 +267,7 @@ def test_each_fault_has_its_warning(says):
 def test_class_shares_of_rare_classes_are_compared_together():
     rng, shares = np.random.default_rng(0), 1 / np.arange(1, 1001)
     tables = (np.stack([rng.multinomial(n, shares / shares.sum()) for n in (100, 10_000)]) for _ in range(2000))
-    p_value = calibrate._chi_square_p_value
+    p_value = findings.chi_square_p_value
     assert np.mean([p_value(table[:, table.any(axis=0)]) < 0.0027 for table in tables]) < 0.006
     assert p_value(np.array([[30, 30, 1, 2], [30, 30, 2, 1]])) > 0.5
     assert p_value(np.array([[2, 1], [1, 2]])) == 1
@@ -320,7 +279,7 @@ def test_the_noise_floor_is_the_ece_of_labels_drawn_from_the_confidences():
     rng = np.random.default_rng(5)
     ece = jax.jit(lambda labels: calibration.ece(jax.nn.log_softmax(jnp.asarray(logits)), labels, num_bins=10))
     draws = [ece(np.int32(np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))) for _ in range(200)]
-    assert abs(calibrate.noise_floor(jax.nn.log_softmax(logits), 10) / np.mean(draws) - 1) < 0.1
+    assert abs(findings.noise_floor(jax.nn.log_softmax(logits), 10) / np.mean(draws) - 1) < 0.1
 
 
 def one_line(arguments, capsys):
@@ -331,64 +290,96 @@ def one_line(arguments, capsys):
     return output.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "required: --val, --out"),
-        (["--val=a", "--out=o", "--vla=a.npz"], "unrecognized arguments: --vla=a.npz"),
-        (["--val=a", "--out=o", "val.npz"], "val.npz"),
-        (["--val=a", "--out=o", "--seed=x"], "--seed"),
-        (["--val=a", "--out=o", "--folds=1"], "--folds"),
-        (["--val=a", "--out=o", "--criterion=ecce"], "--criterion"),
-        (["--val=a", "--out=o", "--trained-gamma=nan"], "--trained-gamma"),
-        (["--val=a\nb", "--out=o"], r"a\nb"),
-        (["--val=nowhere.npz", "--out=o"], "there is no file nowhere.npz"),
-    ],
-)
-def test_wrong_flags_are_one_line(arguments, says, capsys):
-    assert says in one_line(arguments, capsys)
-
-
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """Files of 60 examples of three classes, of four, of as many groups as examples, and of another's predictions."""
+    """Files of 60 examples of three classes, others that do not go with them, and files that are damaged."""
     folder = tmp_path_factory.mktemp("inputs")
-    for name, classes in (("val", 3), ("other", 4)):
-        logits, labels = draw(60, classes)
-        np.savez(folder / f"{name}.npz", logits=logits, labels=labels)
-    logits, labels = draw(300, 3)
-    np.savez(folder / "groups.npz", logits=logits, labels=labels, group=np.arange(300))
-    np.savez(folder / "also.npz", val=np.full((60, 3), 1 / 3))
+    save = lambda name, **arrays: np.savez(folder / f"{name}.npz", **arrays)  # noqa: E731
+    (logits, labels), (other, of_four), (many, of_many) = draw(60, 3), draw(60, 4), draw(300, 3)
+    several = (np.random.default_rng(0).gumbel(size=logits.shape) < logits).astype(int)
+    save("val", logits=logits, labels=labels)
+    save("other", logits=other, labels=of_four)
+    save("groups", logits=many, labels=of_many, group=np.arange(300))
+    save("also", val=np.full((60, 3), 1 / 3))
+    save("several", logits=logits, labels=several)
+    save("two", logits=logits[:, :2], labels=several[:, :2])
+    save("scores", scores=np.asarray(jax.nn.softmax(logits)), labels=labels)
+    save("far", scores=logits, labels=labels)
+    save("nan", logits=logits * np.nan, labels=labels)
+    save("three", logits=logits, labels=np.full(60, 3))
+    save("objects", logits=logits, labels=np.array([None] * 60))
+    save("ten", logits=np.zeros((10, 3)), labels=np.zeros(10, int))
+    (folder / "torn.npz").write_bytes(b"PK\x03\x04 and no more")
+    np.save(folder / "z.npy", many.reshape(10, 6, 5, 3))
+    np.save(folder / "p.npy", np.asarray(jax.nn.softmax(many)).reshape(10, 6, 5, 3))
+    np.save(folder / "y.npy", of_many.reshape(10, 6, 5))
     return folder
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--test=other.npz"], "val has 3 classes and test has 4 classes: give files of one classifier"),
-        (["--test=val.npz", "--test=val.npz"], "--test=val.npz: give each but the first as NAME=PATH, a new name in"),
-        (["--test=a=val.npz", "--test=test=val.npz"], "--test=test=val.npz: give each but the first as NAME=PATH"),
-        (["--test=val.npz", "--test=b=none.npz"], "there is no file none.npz"),
-        (
-            ["--test=val.npz", "--test=b=other.npz"],
-            "test has 3 classes and b has 4 classes: give files of one classifier",
-        ),
-        (["--test=a=val.npz", "--test=b=val.npz", "--class-axis=1"], "--class-axis goes with one --test"),
-        (["--folds=70"], "--folds is 70 for 60 examples of val: give at most 60"),
-        (["--num-bins=61"], "--num-bins is 61 for 60 examples of val: give at most 60"),
-        (["--methods=loss_implied_temperature_scaling"], "trained_gamma"),
-        (["--methods=vektor_scaling"], "did you mean 'vector_scaling'?"),
-        (["--metrics=ecce"], "did you mean"),
-        (["--also=temperature_scaling=also.npz"], "also names temperature_scaling, a method of focalgeo's own"),
-        (["--also=val=also.npz"], "--also=val=also.npz: give NAME=PATH"),
-        (["--also=a=also.npz", "--also=a=also.npz"], "--also=a=also.npz: give NAME=PATH"),
-    ],
-)
-def test_what_does_not_go_together_is_one_line_and_leaves_nothing_behind(good, capsys, monkeypatch, flags, says):
+PIXELS = "--val=logits=z.npy,labels=y.npy --class-axis=-1"
+OF_PIXELS = f"{PIXELS} --test=logits=z.npy,labels=y.npy"
+SCORES = "of outputs for every pixel give logits=z.npy,labels=y.npy"
+REFUSED = {
+    "--vla=a.npz": "unrecognized arguments: --vla=a.npz",
+    "val.npz": "val.npz",
+    "--seed=x": "--seed",
+    "--folds=1": "--folds",
+    "--criterion=ecce": "--criterion",
+    "--trained-gamma=nan": "--trained-gamma",
+    "'--val=a\nb'": r"a\nb",
+    "--val=nowhere.npz": "there is no file nowhere.npz",
+    "--val=groups.npz": "group of val has 300 different values",
+    "--test=other.npz": "val has 3 classes and test has 4 classes: give files of one classifier",
+    "--test=val.npz --test=val.npz": "--test=val.npz: give each but the first as NAME=PATH, a new name in",
+    "--test=a=val.npz --test=test=val.npz": "--test=test=val.npz: give each but the first as NAME=PATH",
+    "--test=val.npz --test=b=none.npz": "there is no file none.npz",
+    "--test=val.npz --test=b=other.npz": "test has 3 classes and b has 4 classes: give files of one classifier",
+    "--test=a=val.npz --test=b=val.npz --class-axis=1": "--class-axis goes with one --test",
+    "--folds=70": "--folds is 70 for 60 examples of val: give at most 60",
+    "--num-bins=61": "--num-bins is 61 for 60 examples of val: give at most 60",
+    "--methods=loss_implied_temperature_scaling": "trained_gamma",
+    "--methods=vektor_scaling": "did you mean 'vector_scaling'?",
+    "--metrics=ecce": "did you mean",
+    "--also=temperature_scaling=also.npz": "also names temperature_scaling, a method of focalgeo's own",
+    "--also=val=also.npz": "--also=val=also.npz: give NAME=PATH",
+    "--also=a=also.npz --also=a=also.npz": "--also=a=also.npz: give NAME=PATH",
+    "--val=several.npz --test=two.npz --task=multilabel": "val and test have not the same labels in one order: give",
+    "--val=scores.npz --test=far.npz": "val holds probs and test holds logits: give all as one",
+    "--val=nan.npz": "logits",
+    "--val=three.npz": "labels",
+    "--val=objects.npz": "objects.npz",
+    "--val=ten.npz": "val: it has 10 examples",
+    "--val=torn.npz": "torn.npz",
+    "--coverage=1.5": "--coverage is 1.5: give a number from 0.01 to 0.999",
+    "--error-at-most=0.1 --sets=aps": "--sets and --sets-of say which sets: give --coverage=0.9",
+    "--sets-of=all": "--sets and --sets-of say which sets: give --coverage=0.9",
+    "--coverage=0.9 --test=val.npz --sets-of=group": "--sets-of=group asks for the group of each example: give --val",
+    "--coverage=0.9 --val=several.npz --test=several.npz --task=multilabel": "--coverage does not go with multilabel",
+    "--coverage=0.9": "give --test, with labels or without",
+    PIXELS: f"--test=None: {SCORES}",
+    f"{OF_PIXELS} --val=z.npy": f"--val=z.npy: {SCORES}",
+    f"{OF_PIXELS} --val=logits=z.npy,labels=none.npy": "none.npy cannot be read",
+    f"{OF_PIXELS} --val=logits=p.npy,labels=y.npy": "look like probabilities: give their logarithms",
+    f"{OF_PIXELS} --ignore-label=sky": "--ignore-label is sky: of every pixel give whole numbers",
+    f"{OF_PIXELS} --class-axis=1": "name the classes' axis",
+    f"{OF_PIXELS} --class-axis=7": "7",
+    f"{OF_PIXELS} --methods=isotonic": "--methods does not go with --class-axis",
+    f"{OF_PIXELS} --metrics=mce": "--metrics does not go with --class-axis",
+    f"{OF_PIXELS} --trained-gamma=5": "--trained-gamma does not go with --class-axis",
+    f"{OF_PIXELS} --positive=all": "--positive does not go with --class-axis",
+    f"{OF_PIXELS} --folds=5": "--folds does not go with --class-axis",
+}
+
+
+@pytest.mark.parametrize("flags", REFUSED)
+def test_bad_flags_and_files_are_one_line_and_leave_nothing_behind(good, capsys, monkeypatch, flags):
     monkeypatch.chdir(good)
-    assert says in one_line(["--val=val.npz", "--out=out", *flags], capsys)
-    assert "group of val has 300 different values" in one_line(["--val=groups.npz", "--out=out"], capsys)
+    assert REFUSED[flags] in one_line(["--val=val.npz", "--out=out", *shlex.split(flags)], capsys)
     assert not Path("out").exists()
+
+
+def test_what_is_missing_is_named(capsys):
+    assert "required: --val, --out" in one_line([], capsys)
 
 
 def test_several_tests_stand_on_the_page_and_in_the_terminal(tmp_path, capsys):
@@ -420,26 +411,6 @@ def test_several_tests_stand_on_the_page_and_in_the_terminal(tmp_path, capsys):
     assert "A fit of its own would lower the NLL on far (−" in text
 
 
-@pytest.mark.parametrize(
-    ("arrays", "says"),
-    [
-        ({"logits": np.full((60, 3), np.nan)}, "logits"),
-        ({"labels": np.full(60, 3)}, "labels"),
-        ({"labels": np.array([None] * 60)}, "a.npz"),
-        ({"logits": np.zeros((10, 3)), "labels": np.zeros(10, int)}, "val: it has 10 examples"),
-        (b"PK\x03\x04 and no more", "a.npz"),
-    ],
-)
-def test_bad_files_are_one_line_and_leave_nothing_behind(good, tmp_path, capsys, arrays, says):
-    if isinstance(arrays, bytes):
-        (tmp_path / "a.npz").write_bytes(arrays)
-    else:
-        whole = {**np.load(good / "val.npz"), **arrays}
-        np.savez(tmp_path / "a.npz", **{name: array for name, array in whole.items() if array is not None})
-    assert says in one_line([f"--val={tmp_path}/a.npz", f"--out={tmp_path}/out"], capsys)
-    assert not (tmp_path / "out").exists()
-
-
 def test_an_out_folder_that_holds_something_else_or_cannot_be_written_is_one_line(good, trained, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
@@ -452,12 +423,6 @@ def test_an_out_folder_that_holds_something_else_or_cannot_be_written_is_one_lin
     ):
         assert says in one_line([f"--val={good}/val.npz", f"--out={out}"], capsys)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-
-
-def test_files_beyond_memory_are_one_line(good, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(calibrate, "read_inputs", lambda options: bytes(2**62))
-    assert main([f"--val={good}/val.npz", f"--out={tmp_path}/out"]) == 3
-    assert re.fullmatch(r"focalgeo: [^\n]*memory[^\n]*\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("flags", [["--methods=uncalibrated"], ["--methods=loss_implied_map", "--trained-gamma=2"]])
@@ -519,34 +484,33 @@ def recipes():
 def write_recipe(folder, shown):
     """Files of 300 examples, after those that a recipe shows, for what its command names."""
     logits, labels = draw(300, 3)
-    columns = {"labels": labels, "patient": np.arange(300) // 2, "survey_weight": 1 + labels}
-    columns |= dict(zip(("p_cat", "p_dog", "p_owl", "y_prob"), np.asarray(jax.nn.softmax(logits)).T, strict=False))
-    columns |= {f"logits_{k}": logits[:, k] for k in range(3)} | {"y_prob": columns["p_dog"]}
-    of_labels = {"y_true": ["ham", "spam", "ham"], "site": ["n", "s", "n"], "label": ["cat", "dog", "owl"]}
-    columns |= {name: np.array(names)[labels] for name, names in of_labels.items()}
-    arrays = {"logits": logits, "labels": np.where(np.arange(300) % 3 == 1, -100, labels)}
-    if "-100" not in shown[-1]:
-        arrays["labels"] = labels
+    table = pandas.DataFrame(logits).add_prefix("logits_")
+    table = table.assign(labels=labels, patient=np.arange(300) // 2, survey_weight=1 + labels)
+    table[["p_cat", "p_dog", "p_owl"]] = np.asarray(jax.nn.softmax(logits))
+    table["y_prob"] = table.p_dog
+    for name, words in (("y_true", "ham spam ham"), ("site", "n s n"), ("label", "cat dog owl")):
+        table[name] = np.take(words.split(), labels)
+    arrays = {"logits": logits, "labels": labels}
+    if "-100" in shown[-1]:
+        arrays["labels"] = np.where(np.arange(300) % 3 == 1, -100, labels)
     if "multilabel" in shown[-1]:
         arrays["labels"] = (np.random.default_rng(0).gumbel(size=logits.shape) < logits).astype(int)
+    lines = {"choices": [], "samples": []}
+    for k, (y, row) in enumerate(zip(labels.tolist(), logits.tolist(), strict=True)):
+        lines["choices"].append({"labels": y, "logits": row[: max(y, k % 3, 1) + 1]})
+        pairs = [[str(value), "False"] for value in row]
+        lines["samples"].append({"doc_id": k, "target": str(y), "filtered_resps": pairs})
     for name in set(re.findall(r"--(?:val|test)=(\S+)", shown[-1])):
-        path = folder / name
         if name.endswith(".npz"):
             unlabelled = name == "test.npz" and shown[1] == "['logits']"
-            np.savez(path, **({"logits": logits} if unlabelled else arrays))
-            continue
-        if name.endswith(".csv"):
-            rows = zip(*(columns[column] for column in shown[1].split(",")), strict=True)
-            lines = [*shown[1:-1], *(",".join(map(str, row)) for row in rows)]
-        elif name.startswith("samples"):
-            pairs = [[[str(value), "False"] for value in row] for row in logits.tolist()]
-            keys = ("doc_id", "target", "filtered_resps")
-            lines = [json.dumps(dict(zip(keys, (k, str(labels[k]), pairs[k]), strict=True))) for k in range(300)]
+            np.savez(folder / name, **({"logits": logits} if unlabelled else arrays))
+        elif name.endswith(".csv"):
+            text = table[shown[1].split(",")].to_csv(index=False, header=False)
+            (folder / name).write_text("\n".join([*shown[1:-1], text]))
         else:
-            pairs = zip(labels.tolist(), logits.tolist(), strict=True)
-            lines = [json.dumps({"labels": y, "logits": z[: max(y, k % 3, 1) + 1]}) for k, (y, z) in enumerate(pairs)]
-            lines = [*shown[1:-1], *lines]
-        path.write_text("\n".join([*lines, ""]))
+            kind = lines["samples" if name.startswith("samples") else "choices"]
+            before = [line for line in shown if not line.startswith("$")]
+            (folder / name).write_text("\n".join([*before, *map(json.dumps, kind), ""]))
 
 
 SHOWN = {"Two classes in one column": 1, "Columns named for classes": 1, "Weights": 1, "Choices that cannot be": 2}
@@ -580,22 +544,6 @@ def test_every_recipe_of_the_page_is_read_and_runs(head, tmp_path, monkeypatch, 
     assert ("test" in measured) == ("test" in splits and head != "Test without labels")
 
 
-def test_splits_of_other_labels_or_of_another_kind_are_refused(tmp_path):
-    logits, labels = draw(300, 3)
-    several = (np.random.default_rng(0).gumbel(size=logits.shape) < logits).astype(int)
-    np.savez(tmp_path / "val.npz", logits=logits, labels=several)
-    np.savez(tmp_path / "test.npz", logits=logits[:, :2], labels=several[:, :2])
-    np.savez(tmp_path / "scores.npz", scores=np.asarray(jax.nn.softmax(logits)), labels=labels)
-    np.savez(tmp_path / "far.npz", scores=logits, labels=labels)
-    for val, test, flags, says in (
-        ("val", "test", ["--task=multilabel"], "val and test have not the same labels in one order: give all"),
-        ("scores", "far", [], "val holds probs and test holds logits: give all as one"),
-    ):
-        files = [f"--val={tmp_path / val}.npz", f"--test={tmp_path / test}.npz", "--out=x"]
-        with pytest.raises(InputError, match=says):
-            calibrate.read_inputs(parse([*files, *flags]))
-
-
 @pytest.fixture(scope="module")
 def pixels(tmp_path_factory):
     """Outputs for every pixel of 30 images, in the files that docs/calibration.md names."""
@@ -627,30 +575,6 @@ def test_outputs_for_every_pixel_by_the_page_s_command(pixels, monkeypatch, caps
     assert "Use temperature scaling" in page
     assert "probabilities/" not in page
     assert not (out / "probabilities").exists()
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"--test": None}, "--test=None: of outputs for every pixel give logits=z.npy,labels=y.npy"),
-        ({"--val": "val.npy"}, "--val=val.npy: of outputs for every pixel give logits"),
-        ({"--val": "logits=val.npy,labels=none.npy"}, "none.npy cannot be read"),
-        ({"--methods": "isotonic"}, "--methods does not go with --class-axis"),
-        ({"--metrics": "mce"}, "--metrics does not go with --class-axis"),
-        ({"--val": "logits=probs.npy,labels=val_labels.npy"}, "look like probabilities: give their logarithms"),
-        ({"--ignore-label": "sky"}, "--ignore-label is sky: of every pixel give whole numbers"),
-        ({"--class-axis": "1"}, "name the classes' axis"),
-        ({"--class-axis": "7"}, "7"),
-    ],
-)
-def test_what_does_not_serve_outputs_for_every_pixel_is_one_line(pixels, tmp_path, monkeypatch, capsys, changed, says):
-    monkeypatch.chdir(pixels)
-    flags = {f"--{name}": f"logits={name}.npy,labels={name}_labels.npy" for name in ("val", "test")}
-    flags |= {"--class-axis": "-1", "--ignore-label": "255", "--out": str(tmp_path / "out"), **changed}
-    assert main([f"{flag}={value}" for flag, value in flags.items() if value is not None]) == 2
-    (line,) = capsys.readouterr().err.splitlines()[-1:]
-    assert line.startswith("focalgeo: ")
-    assert says in line
 
 
 @pytest.mark.parametrize(("task", "method"), [("multiclass", "platt_scaling"), ("multilabel", "temperature_scaling")])
@@ -714,56 +638,25 @@ def test_the_coverage_of_each_group_and_class_is_shown_and_what_has_no_threshold
         arrays["labels"][(arrays["labels"] == 2) & (np.arange(300) > 20) & (name == "val")] = 0  # few of class 2 in val
         np.savez(tmp_path / f"{name}.npz", **arrays, group=group)
     labels = arrays["labels"]
-    for part, names, of_test, few, says in (
-        ("group", ["a", "b", "new"], group, ["new"], "Sets hold all classes in groups of which fewer than 9 examples"),
-        (
-            "class",
-            ["0", "1", "2"],
-            labels.astype(str),
-            ["2"],
-            "--sets-of=class_cluster may serve better: every set holds the classes",
-        ),
+    for part, of_test, few, says in (
+        ("group", group, ["new"], "Sets hold all classes in groups of which fewer than 9 examples"),
+        ("class", labels.astype(str), ["2"], "--sets-of=class_cluster may serve better: every set holds the classes"),
     ):
         out = tmp_path / part
         assert main([*flags, f"--out={out}", f"--sets-of={part}"]) == 0
         decided, rows = np.load(out / "probabilities/decisions.npz"), records.read_rows(out)
-        assert decided["set_parts"].tolist() == names
+        rows = select(rows, Metric, method="temperature_scaling", criterion="nll")
+        names = decided["set_parts"].tolist()
+        assert names == [row.group for row in rows if row.name == "expected_coverage"] == sorted({*of_test})
         assert decided["set_parts"][np.isinf(decided["set_thresholds"])].tolist() == few
-        column = {"method": "temperature_scaling", "criterion": "nll"}
-        promised, covered = (
-            {row.group: row for row in select(rows, Metric, name=name, **column)}
-            for name in ("expected_coverage", "set_coverage")
-        )
-        assert [*promised] == names
+        covered = {row.group: row for row in rows if row.name == "set_coverage" and row.group}
         hits = decided["members"][np.arange(300), labels]
         for name in names:
-            row, own = covered[name], hits[of_test == name]
-            assert (row.n, row.value) == (len(own), pytest.approx(own.mean()))
-            assert (row.low, row.high) == pytest.approx(calibration.wilson_interval(own.sum(), len(own)))
+            row, inside = covered[name], hits[of_test == name]
+            assert (row.n, row.value) == (len(inside), pytest.approx(inside.mean()))
+            assert (row.low, row.high) == pytest.approx(calibration.wilson_interval(inside.sum(), len(inside)))
         worst = min(names, key=lambda name: covered[name].value)
         page, said = html.unescape((out / "report.html").read_text()), capsys.readouterr()
         assert f"Least covered on test is {part} “{worst}”: {100 * covered[worst].value:.2f}%" in page
-        assert all(
-            says in text
-            for text in (page, said.err + said.out, *records.read_manifest(out)["calibration"]["warnings"][-1:])
-        )
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        (["--coverage=1.5"], "--coverage is 1.5: give a number from 0.01 to 0.999"),
-        (["--error-at-most=0.1", "--sets=aps"], "--sets and --sets-of say which sets: give --coverage=0.9"),
-        (
-            ["--coverage=0.9", "--sets-of=group"],
-            "--sets-of=group asks for the group of each example: give --val",
-        ),
-        (["--coverage=0.9", "--task=multilabel"], ""),
-        (["--coverage=0.9"], "give --test, with labels or without"),
-    ],
-)
-def test_what_decisions_cannot_serve_is_one_line(tmp_path, capsys, changed, says):
-    files = write_samples(tmp_path, n=100)[: 1 if "give --test" in says else 2]
-    assert main([*files, f"--out={tmp_path}/out", FEW, *changed]) == 2
-    assert says in capsys.readouterr().err.splitlines()[-1]
-    assert not (tmp_path / "out" / "report.html").exists()
+        assert says in page
+        assert says in said.err

@@ -37,34 +37,39 @@ def command(*words, folder=ROOT):
     return found.returncode, found.stdout, found.stderr
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ([], "--config is missing: for example --config=configs/digits.py"),
-        ([QUICK], "--workdir is missing"),
-        (["--config=configs/nothing.py", "--workdir=w"], "the config file is 'configs/nothing.py'"),
-        (["--config=configs/digits.py:fast", "--workdir=w"], "digits.py is 'fast'"),
-        ([QUICK, "--workdir=w", "--config.loss.gama=3"], "config.loss.gama; did you mean config.loss.gamma?"),
-        (
-            [QUICK, "--workdir=w", "--config.model.options.heads=3"],
-            "the option of mlp in config.model.options is 'heads'",
-        ),
-        ([QUICK, "--workdir=w", "--config.loss.gamma=-1"], "config.loss.gamma is -1.0"),
-        ([QUICK, "--workdir=w", "--processes=2"], "--coordinator is missing"),
-        ([QUICK, "--workdir=w", "--coordinator=h:1", "--processes=two", "--process=0"], "--processes is two"),
-        ([QUICK, "--workdir=w", "--coordinator=h:1", "--processes=2", "--process=2"], "--process=2"),
-        ([QUICK, "--workdir=w", "--shard=3"], "shard"),
-    ],
-)
-def test_wrong_flags_are_one_line_and_nothing_is_written(flags, words, tmp_path, monkeypatch, capsys):
+REFUSED = {
+    "--config=configs/nothing.py": "the config file is 'configs/nothing.py'",
+    f"--config={ROOT}/configs/digits.py:fast": "digits.py is 'fast'",
+    f"{QUICK} --processes=2": "--coordinator is missing",
+    f"{QUICK} --coordinator=h:1 --processes=two --process=0": "--processes is two",
+    f"{QUICK} --coordinator=h:1 --processes=2 --process=2": "--process=2",
+    f"{QUICK} --shard=3": "shard",
+    f"{QUICK} --config.loss.gama=3": "config.loss.gama; did you mean config.loss.gamma?",
+    f"{QUICK} --config.model.options.heads=3": "the option of mlp in config.model.options is 'heads': choose one of",
+    f"{QUICK} --config.loss.gamma=-1": "config.loss.gamma is -1.0",
+    f"{QUICK} --config.loss.name=focal": "did you mean 'focal_loss'",
+    f"{QUICK} --config.optimizer.decay_epochs=-1": "give array, number, minimum",
+    f"{QUICK} --config.data.name=folder:nowhere": "nowhere",
+    f"{QUICK} --config.data.train_size=5000": "1079",
+    f"{QUICK} --config.loss.alpha=1,2": "config.loss.alpha holds 2 weights, digits has 10 classes",
+}
+
+
+@pytest.mark.parametrize("flags", REFUSED)
+def test_wrong_flags_are_one_line_and_nothing_is_written(flags, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    flags = [flag.replace("=configs", f"={ROOT}/configs") if "digits" in flag else flag for flag in flags]
-    assert run.main(["focalgeo.run", *flags]) == 2
+    assert run.main(["focalgeo.run", "--workdir=w", *flags.split()]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch("focalgeo: [^\n]*\n", err)
-    assert words in err
+    assert REFUSED[flags] in err
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_missing_is_named(capsys):
+    for flags, name in (([], "--config is missing: for example --config=configs/digits.py"), ([QUICK], "--workdir is")):
+        assert run.main(["focalgeo.run", *flags]) == 2
+        assert name in capsys.readouterr().err
 
 
 def test_a_typo_ends_the_process_in_one_line_before_jax_is_imported():

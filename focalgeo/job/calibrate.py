@@ -1,6 +1,7 @@
 """The calibrate command's composition: outputs of a classifier compared, and everything written into --out.
 
-Of the files and the fits it says what a reader should know before trusting the numbers, one sentence each.
+What a reader should know of the files before trusting the numbers is said here, one sentence each; what the numbers
+themselves say is of calibration.study.
 """
 
 import hashlib
@@ -8,29 +9,25 @@ import math
 import re
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from warnings import filterwarnings
 
 import numpy as np
-from scipy import special  # scipy.stats takes a second to import
 
 from focalgeo import calibration, files, records, report
 from focalgeo.calibration import METHODS, Comparison, Fitted
-from focalgeo.calibration.metrics.binning import inner_ends
-from focalgeo.calibration.study import suspicions
+from focalgeo.calibration.study import comparison, findings
+from focalgeo.calibration.study.comparison import Settings
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.data.output_arrays import checksum, paths_of
 from focalgeo.job import provenance, say
-from focalgeo.rows import LEAST_EXAMPLES, Seconds
+from focalgeo.rows import Row, Seconds
 from focalgeo.types import (
-    DEFAULT_METRICS,
     OFF_ONE,
     PROBABILITY_FLOOR,
-    Array,
     DataWarning,
     InputError,
     ProbabilityWarning,
@@ -41,22 +38,23 @@ from focalgeo.types import (
 MOST_GROUPS = 100
 MANY = 10**7  # numbers in the files, from which on it is said that they take long
 READING = (*(f"{role}_key" for role in Keys._fields[:6]), "prefix", "positive", "ignore_label", "class_axis", "floor")
-ASKED = ("criterion", "criteria", "metrics", "trained_gamma")  # of `checked_methods`
-PER_BIN = 50  # examples for each bin; with fewer, noise is a large part of an ECE
-STANDARD_ERRORS = 3.0  # from which on a difference between val and test is named
-LEVEL = 0.0027  # the two-sided p-value of 3 standard errors
-FEWEST_EXPECTED = 5  # examples of a class for Pearson's test; what has fewer is pooled
-REPEATED = 0.01  # share of the examples that repeat others, from which on it is named
-ONE_LABEL = 0.99  # share of the rows that are repeated with one label; with less, rounding has made them equal
-_LARGEST = 1e30  # of a statistic in the manifest: JSON has no infinity
-
-OF_DENSE = ("val", "test", "out", "class_axis", "ignore_label", "num_bins", "num_resamples", "seed")
-USUAL = ("nll", "least", "multiclass", DEFAULT_METRICS, 5, "lac", "all")  # of the other flags
+OF_DENSE = {"val", "test", "out", "class_axis", "ignore_label", "num_bins", "num_resamples", "seed"}
 DECIDING = ("coverage", "error_at_most")  # flags that ask for decisions
 HELD_BACK = 3  # one of so many examples of val, or clusters, for the thresholds of decisions
+_LARGEST = 1e30  # of a statistic in the manifest: JSON has no infinity
 
 Splits = Mapping[str, Outputs]  # val, and test where it is given; methods are measured on the last
 Also = Mapping[str, Sequence[np.ndarray]]  # name -> log-probabilities of each split by a method from elsewhere
+
+
+class Result(NamedTuple):
+    """What the command finds out before it writes."""
+
+    compared: Comparison
+    rows: list[Row]
+    decisions: dict[str, np.ndarray]
+    warnings: list[str]
+    measured_on: str  # "test", or "cross_fit" where test has no labels
 
 
 def run_and_print(options: Namespace, *, command: list[str]) -> None:
@@ -70,81 +68,118 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     """
     for category in (ProbabilityWarning, DataWarning, calibration.ConvergenceWarning):  # the command has its own lines
         filterwarnings("ignore", category=category)
-    is_dense = options.class_axis is not None
-    (splits, also), out, flags = (read_dense if is_dense else read_inputs)(options), Path(options.out), vars(options)
+    splits, also = (read_inputs if options.class_axis is None else read_dense)(options)
     splits, held_back = _held_back(splits, options)
     usual = calibration.usual_resamples(*(len(split.logits) for split in splits.values()))
     options.num_resamples = options.num_resamples or usual
-    config, methods, measured = make_config(options, splits, also), options.methods or None, _labelled(splits)
-    if is_dense:
-        methods = ("temperature_scaling",)
-    elif options.task == "multilabel" and methods is None:
-        methods = ("temperature_scaling", "temperature_scaling_by_group", "focal_temperature_scaling")
-    measured_on = "test" if "test" in measured else "cross_fit"
+    config, out = make_config(options, splits, also), Path(options.out)
     records.check_workdir(out, config)
-    settings = {name: flags[name] for name in ASKED}
-    classes = splits["val"].logits.shape[-1]
-    calibration.checked_methods(methods, num_classes=classes, also=also, **settings)
-    settings |= {name: flags[name] for name in ("num_folds", "num_bins", "num_resamples", "seed", "prefer")}
-    if options.attach is not None:  # before anything is fitted
-        _attach(options.attach, Fitted(METHODS["uncalibrated"], None, {}, classes))
+    _check_methods(options, splits["val"], also)
     with records.locked(out):
-        began = time.perf_counter()
-        say("fitting, cross-fitting and measuring")
-        if (numbers := sum(split.logits.size for split in splits.values())) > MANY:
-            say(f"of {numbers:,} numbers: it may take a minute; fewer --methods, --folds or --num-resamples shorten it")
-        if is_dense:
-            ignored, names = [*map(int, options.ignore_label)], ("class_axis", "num_bins", "num_resamples", "seed")
-            paths = (itemgetter("logits", "labels")(paths_of(flags[name])) for name in splits)
-            compared = calibration.dense(*paths, ignore_label=ignored, **{name: flags[name] for name in names})
-        else:
-            pairs = {name: _pair(split) for name, split in measured.items()}
-            compared = calibration.compare(pairs["val"], pairs.get("test"), methods, also=also, **settings)
-        decided, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
-        of = {name: "test" if path == options.test else name for name, path in options.tests.items()}
-        if others := {name: pairs[split] for name, split in of.items() if split in pairs}:
-            say(f"asking whether the calibration holds on {', '.join(others)}")
-            decided += calibration.on_tests(compared, pairs["val"], others, **settings | {"criteria": ()})
-        rows = [*compared.rows, *decided, Seconds("seconds", "evaluate", time.perf_counter() - began)]
-        fits = [fitted for fitted in compared.fits if fitted.criterion]
-        saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
-        warnings = [*compared.suspicions]
-        if not is_dense:
-            warnings += input_warnings(options, splits, compared.fits)
-        warnings += fit_warnings(compared.fits, compared.choice.fitted)
-        if options.coverage:
-            warnings += _of_sets(options, decisions["set_parts"][np.isinf(decisions["set_thresholds"])])
-        manifest = {
-            "config": config,
-            "data": {"name": options.val.rpartition("/")[2]},
-            "calibration": _summary(options, compared, saved) | {"split": measured_on, "warnings": warnings},
-            **provenance.of_program(command),
-        }
-        for warning in warnings:
-            say(f"warning: {warning}")
-        records.write_manifest(out, manifest)
-        with records.writing(out):
-            (out / records.METRICS_FILE).unlink(missing_ok=True)  # all its rows are made anew, whatever it holds
-        records.append_rows(out, rows)
-        if compared.search:
-            records.write_arrays(out, "search", compared.search)
-        if not is_dense:  # as large as the files are; calibrator.json makes them of any part
-            _write_probabilities(out, splits, compared, options.task)
-        if decisions:
-            records.write_arrays(out, "probabilities/decisions", decisions)
-        records.write_json(out / "calibrator.json", saved)
+        result = _studied(options, splits, also, held_back)
+        saved = _write(options, splits, config, result, command)
         say("drawing the report")
         report.write_report(out)
         if options.attach is not None:
-            _attach(options.attach, compared.choice.fitted, out)
-    print(report.results_text(rows, records.read_manifest(out), measured_on))
-    numbers = compared.choice.fitted.parameters.items()
-    alone = [
-        (name, value) for name, value in numbers if isinstance(value, float) and not re.search("[.]|^share_", name)
-    ]
-    fitted = ", ".join(f"{name} {value:.4g}" for name, value in alone)
-    title = compared.choice.fitted.method.title.lower()
-    print(f"to use: {title}{f' ({fitted})' if fitted else ''}\nreport: {out / 'report.html'}")
+            _attach(options.attach, result.compared.choice.fitted, out)
+    print(report.results_text(result.rows, records.read_manifest(out), result.measured_on))
+    alone = (
+        f"{name} {value:.4g}"
+        for name, value in saved["parameters"].items()
+        if isinstance(value, float) and not re.search("[.]|^share_", name)
+    )
+    title, numbers = result.compared.choice.fitted.method.title.lower(), ", ".join(alone)
+    print(f"to use: {title}{f' ({numbers})' if numbers else ''}\nreport: {out / 'report.html'}")
+
+
+def _methods(options):
+    """The methods that --methods names, or those that suit the task; None for the usual."""
+    if options.task == "multilabel" and not options.methods:
+        return "temperature_scaling", "temperature_scaling_by_group", "focal_temperature_scaling"
+    return options.methods or None
+
+
+def _check_methods(options, val, also):
+    """What `_studied` would refuse, before anything is fitted or written."""
+    asked = {name: getattr(options, name) for name in ("criterion", "criteria", "metrics", "trained_gamma")}
+    classes = val.logits.shape[-1]
+    calibration.checked_methods(_methods(options), num_classes=classes, also=also, **asked)
+    if options.attach is not None:
+        _attach(options.attach, Fitted(METHODS["uncalibrated"], None, {}, classes))
+
+
+def _studied(options, splits, also, held_back):
+    """Methods compared, what is decided, and the rows of further tests."""
+    began, measured = time.perf_counter(), _labelled(splits)
+    say("fitting, cross-fitting and measuring")
+    if (numbers := sum(split.logits.size for split in splits.values())) > MANY:
+        say(f"of {numbers:,} numbers: it may take a minute; fewer --methods, --folds or --num-resamples shorten it")
+    if options.class_axis is not None:
+        compared, rows, decisions = _dense(options, splits), [], {}
+        warnings = [*compared.suspicions]
+    else:
+        pairs, settings = {name: _pair(split) for name, split in measured.items()}, Settings.of(vars(options))
+        two = {name: pairs[name] for name in ("val", "test") if name in pairs}
+        compared = comparison.study(two, _methods(options), settings, also=also)
+        rows, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
+        rows += _on_tests(options, compared, pairs)
+        found = findings.of_study(pairs, compared.fits, settings)
+        warnings = [*compared.suspicions, *input_warnings(options, splits), *found]
+    warnings += findings.of_fits(compared.fits, compared.choice.fitted)
+    if options.coverage:
+        warnings += _of_sets(options, decisions["set_parts"][np.isinf(decisions["set_thresholds"])])
+    rows = [*compared.rows, *rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
+    return Result(compared, rows, decisions, warnings, "test" if "test" in measured else "cross_fit")
+
+
+def _dense(options, splits):
+    paths = (itemgetter("logits", "labels")(paths_of(getattr(options, name))) for name in splits)
+    return calibration.dense(
+        *paths,
+        class_axis=options.class_axis,
+        ignore_label=[*map(int, options.ignore_label)],
+        num_bins=options.num_bins,
+        num_resamples=options.num_resamples,
+        seed=options.seed,
+    )
+
+
+def _on_tests(options, compared, pairs):
+    """Rows on whether the calibration holds on each of several tests that has labels."""
+    of = {name: "test" if path == options.test else name for name, path in options.tests.items()}
+    others = {name: pairs[split] for name, split in of.items() if split in pairs}
+    if not others:
+        return []
+    say(f"asking whether the calibration holds on {', '.join(others)}")
+    settings = Settings.of(vars(options))._replace(criteria=())
+    return calibration.on_tests(compared, pairs["val"], others, **settings._asdict())
+
+
+def _write(options, splits, config, result, command):
+    """Write all but the page; returns what calibrator.json holds."""
+    out, compared = Path(options.out), result.compared
+    fits = [fitted for fitted in compared.fits if fitted.criterion]
+    saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
+    manifest = {
+        "config": config,
+        "data": {"name": options.val.rpartition("/")[2]},
+        "calibration": _summary(options, result, saved),
+        **provenance.of_program(command),
+    }
+    for warning in result.warnings:
+        say(f"warning: {warning}")
+    records.write_manifest(out, manifest)
+    with records.writing(out):
+        (out / records.METRICS_FILE).unlink(missing_ok=True)  # all its rows are made anew, whatever it holds
+    records.append_rows(out, result.rows)
+    if compared.search:
+        records.write_arrays(out, "search", compared.search)
+    if options.class_axis is None:  # as large as the files are; calibrator.json makes them of any part
+        _write_probabilities(out, splits, compared, options.task)
+    if result.decisions:
+        records.write_arrays(out, "probabilities/decisions", result.decisions)
+    records.write_json(out / "calibrator.json", saved)
+    return saved
 
 
 def _pair(split):
@@ -192,27 +227,43 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     Raises:
         InputError: whatever is wrong with the files, or with the two together.
     """
-    names = (getattr(options, f"{role}_key") for role in Keys._fields[:6])
-    multilabel = options.task == "multilabel"
+    names, multilabel = (getattr(options, f"{role}_key") for role in Keys._fields[:6]), options.task == "multilabel"
     keys = Keys(*names, options.prefix, options.positive, options.ignore_label, multilabel)
     paths = {"val": options.val} | ({"test": options.test} if options.test else {})
     paths |= dict([*options.tests.items()][1:])
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in paths.items()}
+    _check_alike(splits, multilabel)
+    also = _read_also(options, _labelled(splits))
+    _check_counts(options, _labelled(splits))
+    measured = list(_labelled(splits))[-1]
+    groups = 0 if splits[measured].group is None else len({*splits[measured].group})
+    if groups > MOST_GROUPS and not multilabel:
+        raise InputError(f"group of {measured} has {groups} different values: give at most {MOST_GROUPS}")
+    return splits, also
+
+
+def _check_alike(splits, multilabel):
+    """Refuse splits that are not of one classifier, or not given in one way."""
+
+    def differ(key):
+        return len({key(outputs) for outputs in splits.values()} - {None}) > 1
+
+    names = " and ".join(splits)
+    if differ(lambda outputs: outputs.logits.shape[1]):
+        counts = (f"{name} has {outputs.logits.shape[1]} classes" for name, outputs in splits.items())
+        raise InputError(f"{' and '.join(counts)}: give files of one classifier")
+    if differ(lambda outputs: outputs.kind):
+        kinds = (f"{name} holds {outputs.kind}" for name, outputs in splits.items())
+        raise InputError(f"{' and '.join(kinds)}: give all as one")
+    if multilabel and differ(lambda outputs: tuple(dict.fromkeys(outputs.group))):
+        raise InputError(f"{names} have not the same labels in one order: give all the same")
+    if differ(lambda outputs: outputs.classes):
+        raise InputError(f"the columns of {names} are named for different classes: give one order")
+
+
+def _read_also(options, labelled):
+    shapes = {name: labelled[name].logits.shape for name in ("val", "test") if name in labelled}
     also = {}
-    shapes = {name: outputs.logits.shape for name, outputs in splits.items()}
-    if len({classes for _, classes in shapes.values()}) > 1:
-        counts = " and ".join(f"{name} has {classes} classes" for name, (_, classes) in shapes.items())
-        raise InputError(f"{counts}: give files of one classifier")
-    if len({outputs.kind for outputs in splits.values()}) > 1:
-        raise InputError(
-            f"{' and '.join(f'{name} holds {split.kind}' for name, split in splits.items())}: give all as one"
-        )
-    if multilabel and len({tuple(dict.fromkeys(outputs.group)) for outputs in splits.values()}) > 1:
-        raise InputError(f"{' and '.join(splits)} have not the same labels in one order: give all the same")
-    if len({outputs.classes for outputs in splits.values()} - {None}) > 1:
-        raise InputError(f"the columns of {' and '.join(splits)} are named for different classes: give one order")
-    labelled = _labelled(splits)
-    shapes = {name: shapes[name] for name in ("val", "test") if name in labelled}
     for text in options.also:
         name, _, path = text.partition("=")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) or not path or name in (*also, "val", "test"):
@@ -220,18 +271,22 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
             raise InputError(f"--also={shown(text)}: {says}")
         arrays = read_calibrated(path, shapes, where=f"--also={name}")
         also[name] = (arrays["val"], arrays.get("test"))
-    for flag, number, name in (
-        *(("--folds", options.num_folds, name) for name in (labelled if options.tests else ["val"])),
-        *(("--num-bins", options.num_bins, name) for name in labelled),
+    return also
+
+
+def _check_counts(options, labelled):
+    """Refuse more folds than there are examples or clusters, or more bins than examples."""
+    for flag, number, names in (
+        ("--folds", options.num_folds, labelled if options.tests else ["val"]),
+        ("--num-bins", options.num_bins, labelled),
     ):
-        by_cluster = flag == "--folds" and splits[name].cluster is not None
-        n, what = (len(set(splits[name].cluster)), "clusters") if by_cluster else (len(splits[name].labels), "examples")
-        if number > n:
-            raise InputError(f"{flag} is {number} for {n} {what} of {name}: give at most {n}")
-    groups = len(_group_sizes(splits[name])[0])
-    if groups > MOST_GROUPS and not multilabel:
-        raise InputError(f"group of {name} has {groups} different values: give at most {MOST_GROUPS}")
-    return splits, also
+        for name in names:
+            labels, cluster = labelled[name].labels, labelled[name].cluster
+            n, what = len(labels), "examples"
+            if flag == "--folds" and cluster is not None:
+                n, what = len({*cluster}), "clusters"
+            if number > n:
+                raise InputError(f"{flag} is {number} for {n} {what} of {name}: give at most {n}")
 
 
 def read_dense(options: Namespace) -> tuple[Splits, Also]:
@@ -240,8 +295,8 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
     Raises:
         InputError: not two files with logits and labels, or a flag that they do not serve.
     """
-    for name, value in vars(options).items():
-        if name not in OF_DENSE and value and value not in USUAL:
+    for name in vars(options):
+        if name in options.given - OF_DENSE:
             raise InputError(f"--{name.replace('_', '-')} does not go with --class-axis: leave one of them out")
     if not all(re.fullmatch("-?[0-9]+", label) for label in options.ignore_label):
         raise InputError(f"--ignore-label is {','.join(options.ignore_label)}: of every pixel give whole numbers")
@@ -266,10 +321,6 @@ def _labelled(splits):
     return {name: outputs for name, outputs in splits.items() if outputs.labels is not None}
 
 
-def _group_sizes(outputs):
-    return np.unique([] if outputs.group is None else outputs.group, return_counts=True)
-
-
 def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any]:
     """The settings and inputs that the results depend on, for the manifest."""
     inputs = {}
@@ -288,21 +339,18 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
         content = b"".join(array.tobytes() for array in arrays if array is not None)
         inputs[name] = {"checksum": f"sha256:{hashlib.sha256(content).hexdigest()}"}
     names = ("num_bins", "num_resamples", "criterion", "prefer", "criteria", "methods", "metrics", "task")
+    if options.coverage or options.error_at_most:
+        names = (*names, *DECIDING, "sets", "sets_of")
     evaluation = {name: getattr(options, name) for name in names}
-    evaluation |= {
-        name: getattr(options, name)
-        for name in (*DECIDING, "sets", "sets_of")
-        if any(vars(options)[each] for each in DECIDING)
-    }
     more = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
     if reading := {name: value for name in READING if (value := getattr(options, name))}:
         more["reading"] = reading
     return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **more}
 
 
-def _summary(options, compared, saved):
+def _summary(options, result, saved):
     """The manifest's entry on what was chosen, and how."""
-    choice, summary = compared.choice, {"trained_gamma": options.trained_gamma}
+    choice, summary = result.compared.choice, {"trained_gamma": options.trained_gamma}
     if choice.test is not None:
         statistic = float(np.clip(choice.test.statistic, -_LARGEST, _LARGEST))
         summary["score_test"] = {"statistic": statistic, "p_value": choice.test.p_value}
@@ -312,6 +360,8 @@ def _summary(options, compared, saved):
         "plainest": {"method": choice.plainest.method.name, "criterion": choice.plainest.criterion},
         "refused": choice.refused,
         "tests": [*options.tests],
+        "split": result.measured_on,
+        "warnings": result.warnings,
     }
 
 
@@ -345,39 +395,12 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison, task: 
         records.write_arrays(out, f"probabilities/{name}", arrays)
 
 
-def input_warnings(options: Namespace, splits: Splits, fits: Sequence[Fitted]) -> Iterator[str]:
-    """All warnings about the files."""
+def input_warnings(options: Namespace, splits: Splits) -> Iterator[str]:
+    """What the files alone show: rows left out, arrays that are not read, rounding, copies."""
     for name, outputs in splits.items():
         if options.ignore_label:
             yield f"{outputs.left_out:,} rows of {name} have a label of --ignore-label and are left out."
         yield from _of_file(name, outputs)
-    splits = _labelled(splits)
-    for name, outputs in splits.items():
-        if name not in ("val", "test"):  # of these two `compare` says so
-            weights = np.ones(len(outputs.labels)) if outputs.weight is None else outputs.weight
-            clustered = outputs.cluster is not None
-            yield from suspicions.of_split(name, outputs.logits, outputs.labels, weights, clustered=clustered)
-            pairs = (each[:2] for each in map(_pair, (splits["val"], outputs)))
-            yield from suspicions.of_both(*pairs, name)
-    name = "test" if "test" in splits else "val"
-    outputs = splits[name]
-    yield from _of_bins(options.num_bins, name, outputs, fits)
-    yield from _of_labels(options.num_folds, splits["val"], fits)
-    if "test" in splits:
-        yield from _of_shift(splits["val"], splits["test"])
-    groups, sizes = _group_sizes(outputs)
-    if (sizes < LEAST_EXAMPLES).any():
-        small = _listed(groups[sizes < LEAST_EXAMPLES])
-        yield f"Groups with fewer than {LEAST_EXAMPLES} examples are left out of the table of groups: {small}."
-
-
-def fit_warnings(fits: Sequence[Fitted], chosen: Fitted | None) -> Iterator[str]:
-    """A sentence for each fit that did not converge, but that which is used."""
-    for fitted in fits:
-        if not fitted.converged and fitted is not chosen:
-            where = " and ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
-            why = f"ended at {where}, an end of the range searched" if fitted.at_end else "did not converge"
-            yield f"{fitted.method.title} by {fitted.criterion.replace('_', ' ').upper()} {why}: it is not chosen."
 
 
 def _of_sets(options, few):
@@ -402,7 +425,7 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
             " --probs-key; everything here takes them for logits."
         )
     if outputs.unread:
-        yield f"Arrays of {name} that are not used: {_listed(outputs.unread)}."
+        yield f"Arrays of {name} that are not used: {findings.listed(outputs.unread)}."
     if outputs.unit:
         yield (
             f"The probabilities of {name} are multiples of 1/{outputs.unit:,}, rounded or votes. Of votes a zero counts"
@@ -419,77 +442,5 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
             f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
             f" {PROBABILITY_FLOOR:.1e}: the NLL there says no more than that floor. Give logits, or another --floor."
         )
-    # Rows that stand there several times with one label; rows that rounding has made equal have several. Those whose
-    # confidence is exactly 1 count for nothing: they are equal where a model is sure.
-    unsure = suspicions.confidence(outputs.logits) < 1
-    rows = suspicions.hashes(outputs.logits[unsure])
-    times, labelled = Counter(rows), set(zip(rows, outputs.labels[unsure].tolist(), strict=True))
-    copies, repeated = len(rows) - len(times), sum(number > 1 for number in times.values())
-    if not outputs.unit and copies > REPEATED * n and len(labelled) - len(times) <= (1 - ONE_LABEL) * repeated:
-        what = f"{copies:,} of {n:,} rows of {name} repeat others in all logits and the label"
-        yield f"{what}: if they are copies, leave them out: intervals and folds count them as independent."
-
-
-def _of_bins(num_bins, name, outputs, fits):
-    n = len(outputs.labels)
-    if n < PER_BIN * num_bins:
-        plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
-        floor = noise_floor(plainest.predict_log_proba(outputs.logits, outputs.group), num_bins)
-        yield (
-            f"{n:,} examples of {name} are few for {num_bins} bins: even a perfectly calibrated model would show an ECE"
-            f" of about {100 * floor:.1f}%. Look at the intervals, give more examples, or use"
-            f" --num-bins={max(n // PER_BIN, 1)}."
-        )
-
-
-def noise_floor(log_probs: Array, num_bins: int) -> float:
-    """The ECE that chance leaves if every confidence is true: the sum over bins of sqrt(2 n c (1 - c) / pi) / N."""
-    confidence = suspicions.confidence(log_probs)
-    index = np.searchsorted(inner_ends(num_bins, np.float64), confidence)
-    variance = np.bincount(index, confidence * (1 - confidence), num_bins)
-    return np.sqrt(2 * variance / math.pi).sum() / len(confidence)
-
-
-def _of_labels(num_folds, val, fits):
-    """Classes without an example, or that some fit of the other folds may not see where a method has their numbers."""
-    counts = np.bincount(val.labels, minlength=val.logits.shape[1])
-    missing, rare = np.flatnonzero(counts == 0), np.flatnonzero((counts > 0) & (counts < num_folds))
-    if missing.size:
-        yield f"No example of val has label {_listed(missing)}: what the methods do to such a class was never checked."
-    if rare.size and any("biases" in fitted.params for fitted in fits):
-        what = f"Fewer than {num_folds} examples of val, the number of folds, have label {_listed(rare)}"
-        yield f"{what}: what methods with numbers of each class do to them rests on next to nothing."
-
-
-def _listed(values: Sequence) -> str:
-    return ", ".join(map(str, values[:8])) + (", ..." if len(values) > 8 else "")
-
-
-def _of_shift(*splits: Outputs) -> Iterator[str]:
-    table = np.stack([np.bincount(outputs.labels, minlength=outputs.logits.shape[1]) for outputs in splits])
-    if _chi_square_p_value(table[:, table.any(axis=0)]) < LEVEL:
-        yield "Val and test differ in their class shares beyond noise: one fit may not suit both."
-    quantities = {
-        "accuracy": [outputs.logits.argmax(1) == outputs.labels for outputs in splits],
-        "mean confidence": [suspicions.confidence(outputs.logits) for outputs in splits],
-    }
-    for name, (first, second) in quantities.items():
-        error = math.sqrt(first.var() / len(first) + second.var() / len(second))
-        if abs(first.mean() - second.mean()) > STANDARD_ERRORS * error:
-            shares = f"{100 * first.mean():.1f}% on val, {100 * second.mean():.1f}% on test"
-            yield f"Val and test differ in {name} beyond noise ({shares}): a fit on one may not suit both."
-
-
-def _chi_square_p_value(table: np.ndarray) -> float:
-    """The p-value of Pearson's test that the rows of a table of counts [2, classes] have the same shares.
-
-    Classes of which a row is expected to hold fewer than 5 are taken together, with the rarest of the others where they
-    are too few together: of them the test is not valid.
-    """
-    table = table[:, np.argsort(table.sum(axis=0))]
-    expected = table.sum(axis=1).min() / table.sum() * table.sum(axis=0)
-    rare = max(np.count_nonzero(expected < FEWEST_EXPECTED), np.searchsorted(expected.cumsum(), FEWEST_EXPECTED) + 1)
-    table = np.add.reduceat(table, [0, *range(rare, table.shape[1])], axis=1)
-    expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
-    statistic = ((table - expected) ** 2 / expected).sum()
-    return special.chdtrc(max(table.shape[1] - 1, 1), statistic)
+    if not outputs.unit:  # else rounding has made them equal
+        yield from findings.repeated(name, outputs.logits, outputs.labels)

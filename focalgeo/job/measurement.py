@@ -11,6 +11,8 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import calibration, checks, curvature, evaluation, losses, parallel, records, trees
+from focalgeo.calibration.study import comparison
+from focalgeo.calibration.study.comparison import Settings
 from focalgeo.job import preparation, say
 from focalgeo.job.preparation import Member, Prepared
 from focalgeo.rows import Diagnostic, Row, Scalar, finite, tagged
@@ -196,26 +198,14 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
     for split, (logits, *_) in predictions.items():
         if not checks.all_finite(logits):
             raise RunError(f"logits on {split} are not finite")
-    options, (logits, labels) = member.config.evaluation, predictions["val"]
+    options, num_classes = member.config.evaluation, predictions["val"].logits.shape[-1]
     count = round(options.max_temperature / options.temperature_step)
-    settings = {
-        "gammas": np.float32(options.gammas),
-        "temperatures": np.float32(np.arange(1, count + 1) * options.temperature_step),
-        "criteria": options.criteria,
-        "num_bins": options.num_bins,
-        "trained_gamma": preparation.trained_gamma(member.config),
-    }
+    settings = Settings.of(
+        options,
+        seed=member.config.seed,
+        trained_gamma=preparation.trained_gamma(member.config),
+        temperatures=np.float32(np.arange(1, count + 1) * options.temperature_step),
+    )
     names = ("uncalibrated", *(options.methods or calibration.DEFAULT_METHODS))
-    known = calibration.usable(calibration.METHODS, settings, logits.shape[-1])
-    methods = {name: method for name, method in known.items() if name in names}
-    searches = calibration.searched(methods, logits, labels, settings=settings)
-    fits = calibration.fit_methods(methods, logits, labels, settings=settings | {"searches": searches})
-    rows = calibration.fit_rows(fits, n=len(labels))
-    for split, (logits, labels) in predictions.items():
-        calibrated = [fitted.calibrated(logits) for fitted in fits]
-        pairs = calibration.comparisons(calibrated, "nll") if split == "test" else ()
-        sample = calibration.Sample(
-            split, labels, calibrated, member.keys["bootstrap"], options.num_bins, options.num_resamples
-        )
-        rows += calibration.calibration_rows(sample, pairs, options.metrics)
-    return rows, calibration.surfaces(searches, settings)
+    methods = {name: method for name, method in calibration.METHODS.items() if name in names}
+    return comparison.fitted_rows(predictions, calibration.usable(methods, settings._asdict(), num_classes), settings)

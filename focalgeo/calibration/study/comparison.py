@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -153,6 +153,27 @@ class Comparison(NamedTuple):
         return named[fitted.method.name, fitted.criterion]
 
 
+class Settings(NamedTuple):
+    """How a study fits, chooses and measures methods; `compare` says what each does."""
+
+    criterion: str = "nll"
+    criteria: Sequence[str] = ()
+    prefer: str = "least"
+    metrics: Sequence[str] = DEFAULT_METRICS
+    num_bins: int = 15
+    num_resamples: int | None = None
+    num_folds: int = 5
+    seed: int = 0
+    trained_gamma: float | None = None
+    gammas: Grid = GAMMAS
+    temperatures: Grid = TEMPERATURES
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], **others: Any) -> "Settings":
+        """Those among a command's options, by their names; others beside them."""
+        return cls(**{name: options[name] for name in cls._fields if name in options}, **others)
+
+
 class _Split(NamedTuple):
     """`Outputs` that have been checked, and log-probabilities of the same examples by methods from elsewhere."""
 
@@ -214,85 +235,147 @@ def compare(
         >>> result.choice.fitted.method.name, round(result.choice.fitted.searched["temperature"], 1)
         ('temperature_scaling', 2.9)
     """
-    if num_resamples is not None:
-        checks.count("num_resamples", num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
-    checks.check_choice("prefer", prefer, PREFERENCES)
-    clusters = clusters if isinstance(clusters, tuple) else (clusters, None)
-    of_val = _split("val", val, also or {}, 0, clusters[0])
-    on_test = None if test is None else _split("test", test, also or {}, 1, clusters[1])
-    num_classes = of_val.examples.rows.shape[1]
-    if num_resamples is None:
-        num_resamples = usual_resamples(*(len(split.examples.labels) for split in (of_val, on_test) if split))
-    if on_test is not None and on_test.examples.rows.shape[1] != num_classes:
-        raise InputError(f"test has another number of classes than the {num_classes} of val: give one classifier's")
-    suspected = [
-        sentence
-        for name, split in (("val", of_val), ("test", on_test))
-        if split
-        for sentence in suspicions.of_split(name, *split.examples, clustered=split.clusters is not None)
-    ]
-    suspected += suspicions.of_both(of_val.examples[:2], on_test.examples[:2]) if on_test else ()
+    settings = Settings(
+        criterion,
+        criteria,
+        prefer,
+        metrics,
+        num_bins,
+        num_resamples,
+        num_folds,
+        seed,
+        trained_gamma,
+        gammas,
+        temperatures,
+    )
+    splits = {"val": Outputs(*val)} | ({} if test is None else {"test": Outputs(*test)})
+    named = clusters if isinstance(clusters, tuple) else (clusters, None)
+    for name, of_split in zip(("val", "test"), named, strict=True):
+        if of_split is not None and name in splits:
+            splits[name] = splits[name]._replace(clusters=of_split)
+    return study(splits, methods, settings, also=also or {})
+
+
+def study(
+    outputs: Mapping[str, Outputs],
+    methods: Sequence[str] | None,
+    settings: Settings,
+    *,
+    also: Mapping[str, tuple[Array, Array | None]],
+) -> Comparison:
+    """`compare` of val, and of test if it is there: what is wrong is said before anything is fitted."""
+    splits, settings = _checked(outputs, settings, also)
+    suspected = []
+    for name, split in splits.items():
+        suspected += suspicions.of_split(name, *split.examples, clustered=split.clusters is not None)
+    if "test" in splits:
+        suspected += suspicions.of_both(*(split.examples[:2] for split in splits.values()))
     for sentence in suspected:
-        warnings.warn(sentence, DataWarning, stacklevel=2)
+        warnings.warn(sentence, DataWarning, stacklevel=3)
+    of_val, on_test, criterion = splits["val"], splits.get("test"), settings.criterion
+    num_classes = of_val.examples.rows.shape[1]
     candidates = checked_methods(
         methods,
         criterion=criterion,
-        criteria=criteria,
-        metrics=metrics,
-        trained_gamma=trained_gamma,
+        criteria=settings.criteria,
+        metrics=settings.metrics,
+        trained_gamma=settings.trained_gamma,
         num_classes=num_classes,
-        also=also or (),
+        also=also,
     )
-    settings = fitting.checked_settings(
-        {
-            "criteria": tuple(dict.fromkeys((criterion, *criteria))),
-            "num_bins": num_bins,
-            "trained_gamma": trained_gamma,
-            "gammas": np.sort(np.float32(gammas)),
-            "temperatures": temperatures,
-            "group": of_val.group,
-        }
-    )
-    fold = fitting.folds(of_val.examples.labels, num_folds, seed, clusters=of_val.clusters and of_val.clusters.index)
-    key = jax.random.split(jax.random.PRNGKey(seed), 4)[3]  # the main job's of this seed: it gives its rows again
+    fits, calibrated, search = _fitted(candidates, of_val, settings, cross_fit_all=on_test is None)
+    held_out = _sample("cross_fit", of_val, calibrated, settings)
     deciding = {METRIC_OF.get(criterion, criterion), "nll"}
-    wanted = deciding.union({"brier", "accuracy"}, metrics)
-
-    def sample(name, split, calibrated):
-        calibrated = calibrated + split.also
-        return Sample(name, split.examples.labels, calibrated, key, num_bins, num_resamples, split.clusters)
-
-    def competing(method):
-        """The method with the one criterion of its fits that `candidates` takes: val is not what is measured."""
-        fitted_by = fitting.criteria_of(method, settings)
-        return method._replace(criteria=(criterion,) if criterion in fitted_by else fitted_by[:1])
-
-    searches = fitting.search_all(candidates, of_val.examples, settings)
-    crossed = candidates if on_test is None else {name: competing(method) for name, method in candidates.items()}
-    fitted, calibrated = fitting.fit_and_cross_fit(candidates, of_val.examples, settings, fold, crossed, searches)
-    held_out = sample("cross_fit", of_val, calibrated)
+    wanted = deciding.union({"brier", "accuracy"}, settings.metrics)
     if on_test is None:
         measured, rows_of_test = held_out, []
         rows = _rows(held_out, criterion, wanted, of_val.group)
     else:  # ECE too, where it is asked for: on val it is drawn beside test's
         pairs = metric_rows.comparisons(calibrated, criterion)
-        rows = metric_rows.calibration_rows(held_out, pairs, _ordered(deciding | {"ece"}.intersection(metrics)))
-        measured = sample("test", on_test, [fit.calibrated(on_test.examples.rows, on_test.group) for fit in fitted])
+        drawn = _ordered(deciding | {"ece"}.intersection(settings.metrics))
+        rows = metric_rows.calibration_rows(held_out, pairs, drawn)
+        on_rows = [fitted.calibrated(on_test.examples.rows, on_test.group) for fitted in fits]
+        measured = _sample("test", on_test, on_rows, settings)
         rows_of_test = _rows(measured, criterion, wanted, on_test.group)
     choice = choose(
-        fitted,
+        fits,
         select(rows, Difference, split="cross_fit"),
         criterion=criterion,
-        prefer=prefer,
+        prefer=settings.prefer,
         test=score_test(*of_val.examples, of_val.clusters),
         absent=len(np.unique(of_val.examples.labels)) < num_classes,
     )
-    place = [fit is choice.fitted for fit in fitted].index(True)  # in `measured` too
-    drawn = {0, *metric_rows.candidates(measured.calibrated, criterion)[:1], place}
-    gaps = metric_rows.class_gap_rows(_part(measured, sorted(drawn)))
-    rows = [*metric_rows.fit_rows(fitted, n=len(fold)), *rows_of_test, *rows, *gaps]
-    searched = fitting.surfaces(searches, settings._asdict())
-    return Comparison(rows, fitted, choice, held_out.calibrated, suspected, searched)
+    place = [fitted is choice.fitted for fitted in fits].index(True)  # in `measured` too
+    shown = {0, *metric_rows.candidates(measured.calibrated, criterion)[:1], place}
+    gaps = metric_rows.class_gap_rows(_part(measured, sorted(shown)))
+    rows = [*metric_rows.fit_rows(fits, n=len(of_val.examples.labels)), *rows_of_test, *rows, *gaps]
+    return Comparison(rows, fits, choice, held_out.calibrated, suspected, search)
+
+
+def fitted_rows(
+    splits: Mapping[str, tuple], methods: Mapping[str, Method], settings: Settings
+) -> tuple[list[Row], dict[str, np.ndarray]]:
+    """Rows of methods that are fitted on val and measured on every split, val among them, and the search on val.
+
+    Nothing is held out and nothing is chosen: so the main job measures its network at each size in seconds. Methods are
+    compared on test alone.
+    """
+    checked = {name: _split(name, Outputs(*outputs), {}, 0) for name, outputs in splits.items()}
+    of_fits = _settings_of_fits(settings, None, settings.criteria)
+    searches = fitting.search_all(methods, checked["val"].examples, of_fits)
+    fits = fitting.fit_all(methods, checked["val"].examples, of_fits, searches=searches)
+    rows = metric_rows.fit_rows(fits, n=len(checked["val"].examples.labels))
+    for name, split in checked.items():
+        calibrated = [fitted.calibrated(split.examples.rows) for fitted in fits]
+        pairs = metric_rows.comparisons(calibrated, settings.criterion) if name == "test" else ()
+        rows += metric_rows.calibration_rows(_sample(name, split, calibrated, settings), pairs, settings.metrics)
+    return rows, fitting.surfaces(searches, of_fits._asdict())
+
+
+def _checked(given, settings, also):
+    """The splits and the settings of a study, as far as they can be checked without each other."""
+    if settings.num_resamples is not None:
+        checks.count("num_resamples", settings.num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
+    checks.check_choice("prefer", settings.prefer, PREFERENCES)
+    splits = {}
+    for index, (name, outputs) in enumerate(given.items()):  # no comprehension: before Python 3.12 it is a frame
+        splits[name] = _split(name, outputs, also, index)
+    classes, *others = (split.examples.rows.shape[1] for split in splits.values())
+    if others and others != [classes]:
+        raise InputError(f"test has another number of classes than the {classes} of val: give one classifier's")
+    usual = usual_resamples(*(len(split.examples.labels) for split in splits.values()))
+    return splits, settings._replace(num_resamples=settings.num_resamples or usual)
+
+
+def _settings_of_fits(settings, group, criteria):
+    gammas = np.sort(np.float32(settings.gammas))
+    return fitting.checked_settings(settings._asdict() | {"gammas": gammas, "group": group, "criteria": criteria})
+
+
+def _fitted(methods, val, settings, *, cross_fit_all):
+    """Fits on val, val by fits of the other folds, and the search; where test is measured each method has one fold-fit.
+
+    That is the one criterion of its fits that `candidates` takes.
+    """
+    criteria = tuple(dict.fromkeys((settings.criterion, *settings.criteria)))
+    of_fits, (_, labels, _) = _settings_of_fits(settings, val.group, criteria), val.examples
+
+    def competing(method):
+        fitted_by = fitting.criteria_of(method, of_fits)
+        criteria = (settings.criterion,) if settings.criterion in fitted_by else fitted_by[:1]
+        return method._replace(criteria=criteria)
+
+    fold = fitting.folds(labels, settings.num_folds, settings.seed, clusters=val.clusters and val.clusters.index)
+    searches = fitting.search_all(methods, val.examples, of_fits)
+    crossed = methods if cross_fit_all else {name: competing(method) for name, method in methods.items()}
+    fits, calibrated = fitting.fit_and_cross_fit(methods, val.examples, of_fits, fold, crossed, searches)
+    return fits, calibrated, fitting.surfaces(searches, of_fits._asdict())
+
+
+def _sample(name, split, calibrated, settings):
+    key = jax.random.split(jax.random.PRNGKey(settings.seed), 4)[3]  # the main job's of this seed: the same rows
+    numbers = settings.num_bins, settings.num_resamples
+    return Sample(name, split.examples.labels, calibrated + split.also, key, *numbers, split.clusters)
 
 
 def usual_resamples(*sizes: int) -> int:
@@ -305,16 +388,16 @@ def usual_resamples(*sizes: int) -> int:
     return int(np.clip(_MOST_DRAWN // max(sizes), FEWEST_RESAMPLES, 1000))
 
 
-def _split(name, outputs, also, position, named):
+def _split(name, outputs, also, position):
     """The outputs of a split, checked; what is wrong with them is said with its name."""
-    logits, labels, group, clusters, weights = Outputs(*outputs)
+    logits, labels, group, clusters, weights = outputs
     where, others = name, []
     try:
-        examples = blocks.on_host(checks.predicted_logits(logits, labels, weights=weights, stacklevel=4))
+        examples = blocks.on_host(checks.predicted_logits(logits, labels, weights=weights, stacklevel=6))
         if group is not None:
             group = np.asarray(group)
             checks.check_array("group", group, shape=examples.labels.shape)
-        clusters = Clusters.of(clusters if named is None else named, examples.labels, weights)
+        clusters = Clusters.of(clusters, examples.labels, weights)
         for other, by_split in also.items():
             where = f"also {other}, {name}"
             log_probs = checks.score_rows("log_probs", by_split[position], shape=examples.rows.shape)

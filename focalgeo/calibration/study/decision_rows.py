@@ -42,41 +42,50 @@ def decided(
     """
     rows: list[Row] = []
     arrays: dict[str, Array] = {}
-    n, labels, cluster = len(test.logits), test.labels, test.clusters
-    cluster = np.arange(n) if cluster is None else np.asarray(cluster)
+    cluster = np.arange(len(test.logits)) if test.clusters is None else np.asarray(test.clusters)
     for fit in fitted:
         tags = {"split": "test", "method": fit.method.name, "criterion": fit.criterion}
         of_val, of_test = (fit.predict_log_proba(split.logits, split.group) for split in (held_back, test))
+        given = None
         if coverage:
             settings = {"coverage": coverage, "kind": kind, "part": part, "clusters": held_back.clusters, "seed": seed}
             sets = prediction_sets(of_val, held_back.labels, of_test, groups=(held_back.group, test.group), **settings)
             arrays |= {"members": sets.members, "set_thresholds": sets.thresholds, "set_parts": np.array(sets.parts)}
-            sizes = sets.members.sum(axis=1)
-            mean, half = sizes.mean(), Z95 * _error(sizes, cluster)[0]
-            rows.append(Metric("set_size", mean, mean - half, mean + half, n, **tags))
-            for name, *expected in zip(sets.parts, sets.expected, sets.low, sets.high, sets.counts, strict=True):
-                rows.append(Metric("expected_coverage", *expected, **tags | {"split": "val", "group": name}))
-            if labels is not None:
-                hits, own = (each[np.arange(n), labels] for each in (sets.members, sets.part))
-                rows.append(_share("set_coverage", hits, tags, cluster))
-                for each in np.unique(own):
-                    some, group = own == each, {"group": sets.parts[each]}
-                    rows.append(_share("set_coverage", hits[some], tags | group, cluster[some]))
+            rows += _set_rows(sets, test.labels, cluster, tags)
         if error_at_most:
             given = answers(of_val, held_back.labels, of_test, error_at_most=error_at_most)
             arrays |= {"answered": given.answered, "answer_threshold": np.array(given.threshold)}
             rows.append(_share("answered", given.answered, tags, cluster))
             if given.answered.any():
                 rows.append(Metric("answered_bound", given.error, 0.0, given.high, len(held_back.labels), **tags))
-        if labels is None:
-            continue
-        wrong, order = of_test.argmax(axis=1) != labels, np.argsort(-of_test.max(axis=1), kind="stable")
-        if error_at_most and given.answered.any():
-            rows.append(_share("answered_error", wrong[given.answered], tags, cluster[given.answered]))
-        for share in np.arange(1, THRESHOLDS + 1) / THRESHOLDS:
-            if some := order[: round(share * n)].tolist():
-                rows.append(_share("error_of_share", wrong[some], tags | {"group": f"{share:g}"}, cluster[some]))
+        if test.labels is not None:
+            rows += _error_rows(of_test, test.labels, given, cluster, tags)
     return [finite(row) for row in rows], arrays
+
+
+def _set_rows(sets, labels, cluster, tags):
+    sizes, n = sets.members.sum(axis=1), len(sets.members)
+    mean, half = sizes.mean(), Z95 * _error(sizes, cluster)[0]
+    yield Metric("set_size", mean, mean - half, mean + half, n, **tags)
+    for name, *expected in zip(sets.parts, sets.expected, sets.low, sets.high, sets.counts, strict=True):
+        yield Metric("expected_coverage", *expected, **tags | {"split": "val", "group": name})
+    if labels is None:
+        return
+    hits, part = (table[np.arange(n), labels] for table in (sets.members, sets.part))
+    yield _share("set_coverage", hits, tags, cluster)
+    for index in np.unique(part):
+        inside = part == index
+        yield _share("set_coverage", hits[inside], tags | {"group": sets.parts[index]}, cluster[inside])
+
+
+def _error_rows(log_probs, labels, given, cluster, tags):
+    """Of what is answered, if anything is, and of the most confident twentieth, two twentieths, ..."""
+    wrong, order = log_probs.argmax(axis=1) != labels, np.argsort(-log_probs.max(axis=1), kind="stable")
+    if given is not None and given.answered.any():
+        yield _share("answered_error", wrong[given.answered], tags, cluster[given.answered])
+    for share in np.arange(1, THRESHOLDS + 1) / THRESHOLDS:
+        if some := order[: round(share * len(order))].tolist():
+            yield _share("error_of_share", wrong[some], tags | {"group": f"{share:g}"}, cluster[some])
 
 
 def _share(name, hits, tags, cluster):

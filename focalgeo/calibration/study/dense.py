@@ -79,26 +79,31 @@ def dense(
     fitted, num_pixels = _fitted(splits["val"], some["val"])
     if _opened(test[0]).shape[class_axis] != fitted.num_classes:
         raise InputError(f"test has another number of classes than the {fitted.num_classes} of val: give one network's")
-    temperatures = np.array([1, fitted.params["temperature"]], np.float32)
-    of = streaming.make(_NAMES, fitted.num_classes, num_bins)
-    images = [jax.device_get(_sums(*image, temperatures, of=of)) for image in splits["test"]()]
-    n, sums = (np.array(each, float) for each in zip(*images, strict=True))
-    draws = np.random.default_rng(seed).multinomial(len(n), np.full(len(n), 1 / len(n)), num_resamples)
-    states = np.tensordot(np.vstack([np.ones(len(n)), draws]), sums, 1).astype(np.float32)
-    found = jax.device_get(jax.vmap(jax.vmap(of.compute))(states))  # of all images, then of the resamples
-    options = {"num_examples": int(n.sum()), "clusters": Clusters.of(None, np.arange(len(n)), n)}
-    rows = [*fit_rows([fitted], n=num_pixels)]
-    for name in _NAMES:
-        plain, scaled = found[name].T.astype(float)
-        for each, tags in ((plain, _AS_GIVEN), (scaled, _SCALED)):
-            value, _, low, high, count = resampling.estimated(each[0], each[1:], **options)
-            rows.append(finite(Metric(name, value, low, high, count, **tags)))
-        difference, _, *numbers = resampling.compared((scaled - plain)[0], (scaled - plain)[1:], **options)
-        rows.append(finite(Difference(f"{name}_difference", difference, *numbers, **_SCALED, against="uncalibrated")))
+    measured = _metric_rows(splits["test"], fitted, num_bins, num_resamples, seed)
     methods = [Fitted(METHODS["uncalibrated"], None, {}, fitted.num_classes), fitted]
     refused = {} if fitted.admissible else {fitted.method.name: fitted.why_not_converged}
     chosen = methods[fitted.admissible]
+    rows = [*fit_rows([fitted], n=num_pixels), *measured]
     return Comparison(rows, methods, Choice(chosen, chosen, refused), [], suspected, {})
+
+
+def _metric_rows(read, fitted, num_bins, num_resamples, seed):
+    """Metrics of test uncalibrated and scaled, and their differences, with intervals by resamples of images."""
+    of = streaming.make(_NAMES, fitted.num_classes, num_bins)
+    temperatures = np.array([1, fitted.params["temperature"]], np.float32)
+    images = [jax.device_get(_sums(*image, temperatures, of=of)) for image in read()]
+    n, sums = (np.array(part, float) for part in zip(*images, strict=True))
+    draws = np.random.default_rng(seed).multinomial(len(n), np.full(len(n), 1 / len(n)), num_resamples)
+    states = np.tensordot(np.vstack([np.ones(len(n)), draws]), sums, 1).astype(np.float32)
+    values = jax.device_get(jax.vmap(jax.vmap(of.compute))(states))  # of all images, then of the resamples
+    options = {"num_examples": int(n.sum()), "clusters": Clusters.of(None, np.arange(len(n)), n)}
+    for name in _NAMES:
+        plain, scaled = values[name].T.astype(float)
+        for column, tags in ((plain, _AS_GIVEN), (scaled, _SCALED)):
+            value, _, low, high, count = resampling.estimated(column[0], column[1:], **options)
+            yield finite(Metric(name, value, low, high, count, **tags))
+        difference, _, *numbers = resampling.compared((scaled - plain)[0], (scaled - plain)[1:], **options)
+        yield finite(Difference(f"{name}_difference", difference, *numbers, **_SCALED, against="uncalibrated"))
 
 
 def _some(read) -> checks.Examples:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from msgspec.structs import replace
+from scipy.sparse import csr_array
 from scipy.special import stdtrit
 
 from focalgeo.calibration import metrics
@@ -119,20 +120,17 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
     if sample.calibrated[0].log_probs.shape[1] > _MOST_GAPS:
         return []
     spread, quantile = resampling.student(clusters)
+    counts = np.ones(n) if clusters is None else np.float64(clusters.counts)
     if clusters is None:
-        spread, counts = (n / max(n - 1, 1)) ** 0.5, np.ones(n, np.float32)
-    else:
-        counts = clusters.counts
+        spread = (n / max(n - 1, 1)) ** 0.5
     for calibrated in sample.calibrated:
         with np.errstate(under="ignore"):
             gaps = np.exp(np.asarray(calibrated.log_probs))
         gaps[np.arange(n), np.asarray(sample.labels)] -= 1
-        value = np.einsum("n,nk->k", counts, gaps, dtype=np.float64) / counts.sum(dtype=np.float64)
+        value = np.einsum("n,nk->k", counts, gaps, dtype=np.float64) / counts.sum()
         gaps -= value
         if clusters is not None:
-            each = gaps * counts[:, None]
-            gaps = np.zeros((clusters.number, len(value)))
-            np.add.at(gaps, clusters.index, each)
+            gaps = csr_array((counts, (clusters.index, np.arange(n)))) @ gaps
         half = quantile * spread * np.sqrt(np.einsum("nk,nk->k", gaps, gaps, dtype=np.float64)) / counts.sum()
         rows += [
             finite(Metric("class_gap", *numbers, n, group=str(k), **_tags(sample, calibrated)))

@@ -126,7 +126,8 @@ def on_tests(
     chosen, rows = compared.choice.fitted, []
     own = chosen.method.name if chosen.criterion else "temperature_scaling"
     as_chosen = Outputs(compared.held_out_choice.log_probs, *Outputs(*val)[1:])
-    settings |= {"criterion": chosen.criterion or "nll", "metrics": ("nll", "ece"), "num_bins": num_bins}
+    options = comparison.Settings(num_bins=num_bins, **settings)
+    options = options._replace(criterion=chosen.criterion or "nll", metrics=("nll", "ece"))
     for name, outputs in tests.items():
         test, split = Outputs(*outputs), f"cross_fit_{name}"
         log_probs = chosen.predict_log_proba(test.logits, test.group)
@@ -134,7 +135,7 @@ def on_tests(
         rows.append(finite(Metric("calibration_kept", kept.p_value, n=len(log_probs), split=split, method=ON_VAL)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # of the file, which `compare` has looked at
-            there = comparison.compare(test, None, [own], also={ON_VAL: (log_probs, None)}, **settings)
+            there = comparison.study({"val": test}, [own], options, also={ON_VAL: (log_probs, None)})
         measured = select(there.rows, Metric | Difference, split="cross_fit")
         rows += [replace(row, split=split) for row in measured if row.method in (UNCALIBRATED, ON_VAL, own)]
     return rows
