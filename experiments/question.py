@@ -41,6 +41,7 @@ from focalgeo import files
 from focalgeo.types import InputError, RunError
 
 HERE = Path(__file__).parent
+RECORD = "<!-- record -->\n"  # in details.md before what was measured once: it is kept as it is
 MARK = re.compile(r"(<!-- (?P<name>[\w ]+)(: (?P<rows>[^\n]+?))? -->\n).*?(<!-- end -->\n)", re.DOTALL)
 QUESTIONS = (
     *("calibration_of_losses", "regime", "large_gamma", "during_training", "two_parameters", "curvature_and_gamma"),
@@ -352,7 +353,7 @@ def _laid_out(part: Any) -> str:
 
 
 def details(question: Question, claims: Sequence[Claim], texts: Mapping[str, str]) -> str:
-    """details.md: all claims with their verdicts, and every table with what its function says of it."""
+    """details.md: all claims with their verdicts, every table with what its function says of it, and its record."""
     command = f"`python -m experiments {question.name} --store --tables`"
     pieces = [f"# {question.name}: all claims and tables\n"]
     pieces.append(f"Written by {command}; [README.md](README.md) says what they mean.\n")
@@ -362,7 +363,9 @@ def details(question: Question, claims: Sequence[Claim], texts: Mapping[str, str
         table = question.tables.get(name, question.texts)
         caption = inspect.getdoc(table) if inspect.isfunction(table) else None
         pieces.append("\n\n".join(filter(None, [f"## {name}", caption, text])))
-    return "\n".join(pieces)
+    path = question.folder / "details.md"
+    written = path.read_text(encoding="utf-8") if path.exists() else ""
+    return "\n".join(filter(None, [*pieces, "".join(written.partition(RECORD)[1:])]))
 
 
 def index() -> str:

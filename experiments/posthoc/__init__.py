@@ -48,7 +48,7 @@ from experiments.peers import PEERS
 from experiments.posthoc import choice, measured, two_classes
 from experiments.posthoc.choice import RULE
 from experiments.posthoc.measured import PLAIN
-from experiments.question import HERE, Flags, Job, Parts, Question
+from experiments.question import Flags, Job, Parts, Question
 from focalgeo.calibration import METHODS
 
 TITLES = {
@@ -326,15 +326,6 @@ def _seconds(runs):
     return f"{runs.processor_seconds.median():.2g}"
 
 
-DETAILS = HERE / "posthoc" / "details.md"
-RECORD = "<!-- record -->\n"
-
-
-def record() -> str:
-    """What else was measured once, while the answers were chosen: text that is kept as it is, whatever is measured."""
-    return RECORD + DETAILS.read_text(encoding="utf-8").partition(RECORD)[2]
-
-
 QUESTION = Question(
     "posthoc",
     "Which post-hoc method, how often is the choice right, and how do other libraries do?",
@@ -346,7 +337,6 @@ QUESTION = Question(
         "regrets": regrets_table,
         "peers": peers_table,
         "two_classes": two_classes_table,
-        "record": record,
     },
     jobs=plan,
     keys=dict.fromkeys(("kind", "network", "method", "set", "examples"), ()),
