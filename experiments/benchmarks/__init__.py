@@ -4,8 +4,8 @@ All calls of a part are made in turn, and each reports the least of its rounds: 
 time. Loops are timed on 20 of their points and scaled to all. Papers' way: the published search's steps, written
 anew: clipped map, edges interpolated from the sorted confidences, a mask for each of 15 bins. Lean loop: log_softmax,
 one pow, the true class gathered, bins by slicing the sorted order. Ours: grid_search with bins of equal width ("ece")
-and of equal mass ("adaptive_ece", the papers' choice). The papers' way, PyTorch's and its tools' rows in "products" and
-PyTorch's in "training" are a record of commit 2d99825: the command measures them no more.
+and of equal mass ("adaptive_ece", the papers' choice). The papers' way, PyTorch's and its tools' rows in "products",
+PyTorch's in "training" and all under "record" were measured on commit 2d99825: the command measures them no more.
 
 Products: each call is compared with the plain gradient of its own library and sees the data anew; temporary memory is
 what the compiled function asks beside arguments and results. Training: a step of CIFAR's size whole, batch made,
@@ -29,10 +29,10 @@ import jax
 import numpy as np
 
 from experiments import jobs, programs, timing
-from experiments.benchmarks import commands, eigenvalues, fits, outputs, pytorch
+from experiments.benchmarks import commands, fits, pytorch
 from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
 from experiments.question import Flags, Job, Parts, Question, at_least
-from focalgeo import calibration, curvature, trees
+from focalgeo import calibration, curvature, losses, models, trees
 
 # ---- the whole (gamma, temperature) search against loops over its points
 
@@ -111,10 +111,15 @@ def products(name: str, rounds: int) -> dict[str, Any]:
 
     The network is in evaluation mode at its initial weights, the examples are random: time depends on neither.
     """
-    of = eigenvalues.problem(*NETWORKS[name])
+    model_name, options, shape, examples = NETWORKS[name]
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, y = jax.random.normal(keys[0], (examples, *shape)), jax.random.randint(keys[1], (examples,), 0, 10)
+    model = models.build(model_name, **options)
+    variables = dict(jax.jit(model.init)(keys[2], x[:2]))
+    params = variables.pop("params")
 
     def loss(params, vector, key, x, y):
-        return of.loss(params, x, y)
+        return losses.cross_entropy(model.apply({"params": params, **variables}, x), y).mean()
 
     def hvp(params, vector, *rest):
         return curvature.hvp(lambda at: loss(at, vector, *rest), params, vector)
@@ -124,12 +129,12 @@ def products(name: str, rounds: int) -> dict[str, Any]:
         return value + WEIGHT * trace
 
     functions = {"gradient": jax.grad(loss), "hvp": hvp, "trace-regularised gradient": jax.grad(regularised)}
-    arguments = of.params, trees.gaussian(jax.random.key(1), of.params), jax.random.key(2), of.x, of.y
+    arguments = params, trees.gaussian(jax.random.key(1), params), jax.random.key(2), x, y
     compiled = {name: jax.jit(call).lower(*arguments).compile() for name, call in functions.items()}
     calls = {name: partial(call, *arguments) for name, call in compiled.items()}
     seconds = timing.interleaved(calls, rounds=rounds, seconds=LEAST_SECONDS)
     megabytes = {name: call.memory_analysis().temp_size_in_bytes / 1e6 for name, call in compiled.items()}
-    sizes = {"network": name, "parameters": trees.size(of.params), "batch": len(of.y)}
+    sizes = {"network": name, "parameters": trees.size(params), "batch": examples}
     return sizes | {"seconds": seconds, "megabytes": megabytes}
 
 
@@ -210,20 +215,6 @@ def training_table(training) -> str:
     return _on(training, markdown(heads, lines))
 
 
-# ---- curvature of a transformer of ten million parameters
-
-
-def words_table(words) -> str:
-    """Seconds of the first call and of the next; λ_max has its residual, the trace its standard error. A record."""
-    lines = []
-    for row in words["rows"]:
-        value = [plain(row[name]) if name in row else "" for name in ("value", "error")]
-        lines.append([row["call"], plain(row["first"]), plain(row["next"]), *value])
-    what = f"{words['parameters']:,} parameters, {words['sentences']} sentences of the Stanford Sentiment Treebank"
-    heads = ("call", "seconds, first", "next", "value", "error")
-    return f"{what}; {outputs.machines([words])}\n\n{markdown(heads, lines)}"
-
-
 # ---- the question
 
 
@@ -242,15 +233,12 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
             print(f"not installed, left out: {', '.join(lacking)} (pip install -e '.[peers]')", file=sys.stderr)
         for of in fits.cases():
             yield Job(of, (), lambda out, of=of: fits.measured(of, flags.rounds), part="fits")
-    if "eigenvalues" in flags.parts:
-        for of in eigenvalues.cases():
-            yield Job(of, (), lambda out, of=of: eigenvalues.measured(of, flags.rounds), part="eigenvalues")
     if "command" in flags.parts:
         for of in commands.cases():
             yield Job(of, (), lambda out, of=of: commands.measured(of, out), part="command")
 
 
-PARTS = ["grid_search", "curvature", "eigenvalues", "sweep", "training", "fits", "command"]
+PARTS = ["grid_search", "curvature", "sweep", "training", "fits", "command"]
 QUESTION = Question(
     "benchmarks",
     "How fast are the search, curvature, sweeps and training, beside loops and other libraries?",
@@ -258,15 +246,13 @@ QUESTION = Question(
     tables={
         "search": search_table,
         "products": products_table,
-        "eigenvalues": eigenvalues.eigenvalues_table,
-        "words": words_table,
         "sweep": sweep_table,
         "training": training_table,
     }
     | {"fits": fits.fits_table, "beside": fits.beside_table, "sizes": commands.sizes_table},
     figures={"sizes": commands.sizes_figure},
     jobs=plan,
-    keys={name: () for name in ("examples", "classes", "method", "peer", "network", "way")},
+    keys={name: () for name in ("examples", "classes", "method", "peer")},
     cost="minutes each on 2 cores",
     seeds=None,
     flags={

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import benchmarks, peers, question, timing
-from experiments.benchmarks import commands, eigenvalues, fits, outputs, pytorch
+from experiments.benchmarks import commands, fits, outputs
 from focalgeo import calibration
 
 MACHINE = {"machine": {"cores": "2"}}
@@ -169,27 +169,3 @@ def test_a_later_run_finds_all_programs_and_rows_are_not_made_again(monkeypatch,
     assert row["runs"] == 1
     assert all(2**27 < row[run]["bytes"] < 2**31 for run in ("first", "again"))
     assert (tmp_path / "figures" / "sizes.png").exists()
-
-
-# ---- eigenvalues
-
-
-@pytest.mark.skipif(pytorch.torch is None, reason="pip install -e '.[benchmarks]'")
-@pytest.mark.parametrize("name", eigenvalues.NETWORKS)
-def test_networks_in_pytorch_are_ours_at_the_same_weights(name):
-    of = eigenvalues.problem(name)
-    theirs = pytorch.at(of.params, of.x, of.y)
-    assert theirs.loss(theirs.model(theirs.data[0]), theirs.data[1]).item() == pytest.approx(
-        float(of.loss(of.params, of.x)), rel=1e-5
-    )
-
-
-def test_a_way_is_a_line_with_times_of_ours():
-    row = {"network": "MLP", "way": eigenvalues.OURS, "version": "1", **MACHINE, "first": 1.0, "later": 0.5}
-    row |= {"product": 0.001, "value": 2.0, "exact": 2.0, "error": 1e-7, "products": 9}
-    other = row | {"way": "PyHessian", "first": 2.0, "later": 0.25, "products": 20}
-    lines = eigenvalues.eigenvalues_table([other, row]).splitlines()
-    assert lines[-2:] == [
-        "| MLP | focalgeo | 9 | 1 | 1 | 0.5 | 1 | 1.0e-07 | 1 |",
-        "| MLP | PyHessian | 20 | 2 | 2 | 0.25 | 0.5 | 1.0e-07 | 1 |",
-    ]
