@@ -8,14 +8,14 @@ does not reject at 5% that the numbers stand in random order, the interval is ex
 of seeds that all rank alike. "Stopped": the loss was no longer finite. "At chance": accuracy below 0.2; such runs are
 counted, and left out elsewhere.
 
-Forms: the Hessian's trace, the Gauss-Newton matrix's, and that over a quarter of the batch times four, from the same
-initial weights, batches and random vectors; digits, weights 0.001 and 0.004; CIFAR-10,
-configs/cifar10_trace.py:quick, 20,000 images, 4 epochs, weight 0.0003. Traces and lambda_max are those of the Hessian
-of mean cross-entropy after training, whichever form was the penalty. Noise: the estimates and gradients at the same
-parameters, at the start and after training.
+Forms, a record of commit 2d99825 that the command trains no more: the Hessian's trace, the Gauss-Newton matrix's, and
+that over a quarter of the batch times four, from the same initial weights, batches and random vectors; digits, weights
+0.001 and 0.004; CIFAR-10, configs/cifar10_trace.py:quick, 20,000 images, 4 epochs, weight 0.0003. Traces and lambda_max
+are those of the Hessian of mean cross-entropy after training, whichever form was the penalty. Noise: the estimates and
+gradients at the same parameters, at the start and after training.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -28,11 +28,19 @@ from scipy import stats
 from experiments import figures, jobs, numbers
 from experiments.numbers import Interval, Number, column, interval, learned, rows_where, shown
 from experiments.question import Job, Question
-from experiments.trace_penalty import forms
+from focalgeo import records
 
 FORMS = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton"}
 CRITERION = "val nll"  # least over the rates, mean over seeds
-COLUMNS = forms.COMMON | {"ece after T": Number("ECE after T, %", 100)}
+COLUMNS = {
+    "ece": Number("ECE, %", 100),
+    "accuracy": Number("accuracy, %", 100),
+    "nll": Number("NLL, 1/100 nat", 100),
+    "trace train": Number("trace, train"),
+    "trace val": Number("trace, val"),
+    "lambda_max val": Number("λ_max, val"),
+    "ece after T": Number("ECE after T, %", 100),
+}
 ALONG = {  # number -> where the paper says that it falls, words
     "ece": ("K Fig. 4", "ECE as trained"),
     "trace train": ("K 4.3", "the trace on train"),
@@ -98,13 +106,24 @@ def train(out: Path, name: str, task: Task, form: str, seeds: tuple[int, ...], d
     }
     folder = out / f"weights-{task.config.replace('/', '-')}-{form}-seeds={seeds[0]}-{seeds[-1]}"
     workdir = jobs.trained(task.config, folder, fields)
-    tags = {"penalty": "trace_penalty", "rate": "learning_rate", "seed": "seed"}
     made = {"record": jobs.record(workdir, task.config)}
-    return [{"task": name} | run | made for run in forms.runs_of(workdir, form, tags, (*COLUMNS, CRITERION))]
+    return [{"task": name} | run | made for run in runs_of(workdir, form)]
+
+
+def runs_of(workdir: Path, form: str) -> Iterator[dict[str, Any]]:
+    """The runs of a job; one that stopped, its loss no longer finite, has None for each number."""
+    tags = {"penalty": "trace_penalty", "rate": "learning_rate", "seed": "seed"}
+    for values, rows in jobs.members(records.read_rows(workdir), tags):
+        if None not in values.values():
+            measured = {name.replace(" CE ", " "): value for name, value in jobs.numbers(rows)}
+            measured = {name: measured.get(name, np.nan) for name in (*COLUMNS, CRITERION)}
+            finite = np.isfinite(list(measured.values())).all()
+            numbers_of = measured if finite else dict.fromkeys(measured)
+            yield {"form": form if values["penalty"] else "none", **values, **numbers_of}
 
 
 def plan(flags, parts):
-    """Of each task weights and rates of each form; then the forms at the config's rate."""
+    """Of each task weights and rates of each form."""
     for name, task in TASKS.items():
         data = flags.data if name == "cifar10" else None
         task = PAPER if (name, flags.scale) == ("cifar10", "paper") else task
@@ -113,7 +132,6 @@ def plan(flags, parts):
             seeds = tuple(range(first, min(first + task.at_once, count)))
             make = partial(train, name=name, task=task, form=form, seeds=seeds, data=data)
             yield Job({"task": name, "form": form}, seeds, make, seconds, part="weights")
-        yield Job({}, (), partial(forms.measure, task=name, seeds=flags.seeds or 5, data=data), part=name)
 
 
 # ---- the rate chosen on val, and what a number does along the weights
@@ -191,9 +209,9 @@ def claims(weights):
 # ---- tables and figure
 
 
-def tables(weights, digits: dict, cifar10: dict):
-    """Of every task a table for each form, one of the rates, one at one rate; and those of the forms."""
-    texts = forms.tables("digits", digits) | forms.tables("cifar10", cifar10)
+def tables(weights):
+    """Of every task a table for each form, one of the rates, and one at one rate."""
+    texts = {}
     for task, runs in by_task(weights).items():
         texts |= {f"{task} {form}": weights_table(runs, form) for form in FORMS}
         texts |= {f"{task} rates": rates_table(runs), f"{task} one rate": one_rate_table(runs)}
@@ -258,7 +276,7 @@ QUESTION = Question(
     figures={"weights": draw},
     jobs=plan,
     keys={"task": (), "form": (), "penalty": (), "rate": ()},
-    cost=lambda weights: f"{len(weights)} runs over weights and rates, and those of the forms",
+    cost=lambda weights: f"{len(weights)} runs over weights and rates",
     answers=("K Fig. 4",),
     seeds=None,
 )
