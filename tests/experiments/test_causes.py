@@ -1,6 +1,4 @@
-"""Causes: what leaves a network's function as it is, and which curvature that moves; closed forms; the held slope."""
-
-import itertools
+"""Causes: what leaves a network's function as it is, and which curvature that moves; the held slope."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +9,8 @@ from jax.flatten_util import ravel_pytree
 from scipy import special
 
 from experiments import causes
-from experiments.causes import networks, spectra
-from focalgeo import curvature, losses, models
+from experiments.causes import networks
+from focalgeo import losses, models
 
 EXAMPLES = 60
 
@@ -64,30 +62,6 @@ def test_a_folded_network_has_the_confidence_that_was_asked_for():
     less_sure = networks.folded(trained, networks.matching(logits, 0.3))
     assert networks.confidence(less_sure.logits("val")) == pytest.approx(0.3, abs=1e-5)
     np.testing.assert_array_equal(less_sure.logits("val").argmax(-1), logits.argmax(-1))
-
-
-@pytest.mark.parametrize("model", spectra.MODELS)
-def test_the_closed_form_is_the_hessian_of_the_loss(model):
-    rng = np.random.default_rng(0)
-    sizes = (5, spectra.CLASSES) if model == "softmax" else (5, spectra.HIDDEN, spectra.CLASSES)
-    layers = [rng.normal(size=shape) for shape in itertools.pairwise(sizes)]
-    x, labels = rng.normal(size=(30, 5)), rng.integers(0, spectra.CLASSES, 30)
-
-    def loss(layers):
-        logits = jnp.asarray(x, jnp.float32)
-        for layer in layers:
-            logits = logits @ layer
-        return jnp.mean(losses.cross_entropy(logits, jnp.asarray(labels)))
-
-    hessian = curvature.dense_hessian(loss, [jnp.asarray(layer, jnp.float32) for layer in layers])
-    expected = np.linalg.eigvalsh(np.asarray(hessian, np.float64))
-    assert spectra.spectrum(layers, x, labels) == pytest.approx((expected[-1], expected.sum()), rel=1e-4)
-
-
-def test_features_of_another_scale_give_the_same_function():
-    small, large = (spectra.measure(spectra.Cell("softmax", "power", scale=scale), 0) for scale in (1.0, 100.0))
-    assert large["trace"] == pytest.approx(100 * small["trace"])
-    assert (large["ece"], large["temperature"]) == pytest.approx((small["ece"], small["temperature"]))
 
 
 def test_the_held_slope_is_that_of_least_squares_with_a_mean_for_each_seed():
