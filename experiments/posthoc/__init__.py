@@ -222,18 +222,6 @@ def rules_table(rules) -> str:
     return numbers.table(["rule"], dict(iter(regrets(rules).groupby("rule", sort=False))), columns)
 
 
-def regrets_table(rules) -> str:
-    """The same by set and number of examples of val, for some rules, beside the best method."""
-    every, lines = regrets(rules), []
-    best = pd.DataFrame(list(rules.nll)).join(rules[["set", "examples"]]).groupby(["set", "examples"]).mean()
-    for (kind, name, examples), found in every.groupby(["kind", "set", "examples"], sort=False):
-        cells = [f"{regret:.0f}" for regret in found.groupby("rule", sort=False).regret.mean()]
-        nll = best.loc[name, examples]
-        of = [kind, name, f"{examples:,}", found.seed.nunique()]
-        lines.append([*of, title(nll.idxmin()), f"{nll.min():.4f}", *cells])
-    return markdown(("kind", "set", "val", "splits", "best method", "its NLL", *every.rule.unique()), lines)
-
-
 def title(name: str) -> str:
     """A method's title, as a part of a sentence."""
     return METHODS[name].title.lower()
@@ -334,7 +322,6 @@ QUESTION = Question(
         "methods": methods_table,
         "choice": choice_table,
         "rules": rules_table,
-        "regrets": regrets_table,
         "peers": peers_table,
         "two_classes": two_classes_table,
     },
