@@ -11,7 +11,6 @@ from focalgeo.calibration.maps import two_classes
 PLATT = ((0, 1, 1, 0), (0, 0, 0, 1))
 BETA = ((0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))
 QUADRATIC = ((1, 0, 0, 0), (0, 1, 1, 0), (0, 0, 0, 1))
-# Three numbers at most: precision costs nothing, and methods that contain each other agree to 1e-6.
 _PRECISE = {"ftol": 1e-13, "gtol": 1e-9}  # of L-BFGS-B in float64: few columns, scaled to 1, make it cheap
 
 
