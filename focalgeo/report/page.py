@@ -40,7 +40,7 @@ from focalgeo.report.selection import (
     measured_title,
     splits_of,
 )
-from focalgeo.report.style import fixed, significant
+from focalgeo.report.style import significant
 from focalgeo.rows import (
     LEAST_EXAMPLES,
     TITLES,
@@ -194,7 +194,7 @@ def _diagnostics(rows):
         panels.append(Panel("diagnostics_gradient_norm", f"Gradients of single examples, {split}", drawn))
     for last in grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
         for split in splits_of(last):
-            bins, epoch = latest_by(select(last, ReliabilityBin, split=split), "bin"), style.plain(last[0].epoch)
+            bins, epoch = latest_by(select(last, ReliabilityBin, split=split), "bin"), style.rounded(last[0].epoch)
             drawn = row_figures.diagram(bins, sizes="share")
             panels.append(Panel(f"diagnostics_reliability_{split}", f"Reliability on {split}, epoch {epoch}", drawn))
     return panels
@@ -289,10 +289,7 @@ def _attribution_table(rows, split):
 def _part_cell(row):
     if row is None:
         return NOTHING
-    if not row.stderr:
-        return Cell(significant(row.value), value=row.value)
-    digits = max(1 - math.floor(math.log10(row.stderr)), 0)  # what lies below the error's second digit says nothing
-    return Cell(fixed(row.value, digits), f"± {significant(row.stderr, 2)}", value=row.value)
+    return Cell(significant(row.value), f"± {significant(row.stderr, 2)}" if row.stderr else "", value=row.value)
 
 
 def _attribution_words(rows, split):

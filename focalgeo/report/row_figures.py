@@ -20,10 +20,8 @@ from msgspec.structs import replace
 
 from focalgeo.report.selection import (
     AS_TRAINED,
-    ECE,
     FOCAL,
     HELD_OUT,
-    NLL,
     PLAIN,
     Column,
     Rows,
@@ -51,8 +49,8 @@ from focalgeo.report.style import (
     loss_colour,
     new_axes,
     percentages,
-    plain,
     ribbon,
+    rounded,
     styled,
 )
 from focalgeo.rows import (
@@ -180,11 +178,7 @@ def estimates(rows: Rows, name: str) -> Axes | None:
         measured_title(row): [Mark(row.value, *bounds(row), loss_colour(row.loss))]
         for row in measured(rows, kind, name)
     }
-    if not lines:
-        return None
-    ax = new_axes(4.3, 1.05 + 0.5 * len(lines))
-    intervals(ax, lines, label)
-    return ax
+    return intervals(lines, label)
 
 
 @styled()
@@ -203,8 +197,7 @@ def courses(lines: Mapping[str, tuple[Rows, Any, str]], across: str, label: str,
         bands(ax, *values_of(rows, across, "value"), *ends, colour=colour, label=title, linestyle=linestyle)
     ax.set(xlabel=across, ylabel=label, xlim=(0, None), ylim=(min(0, ax.dataLim.y0), None))
     ax.locator_params("x", nbins=5, integer=True)
-    if len(lines) > 1:
-        legend(ax, title=beside)
+    legend(ax, title=beside)
     return ax
 
 
@@ -260,7 +253,7 @@ def gradient_norms(rows: Rows, split: str) -> Axes:
     for place, colour in zip(sorted({0, len(epochs) // 2, len(epochs) - 1}), _EPOCH_COLOURS, strict=False):
         lower, upper, shares = values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
         lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
-        histogram(ax, lower, upper, shares, colour=colour, label=f"epoch {plain(epochs[place][0].epoch)}")
+        histogram(ax, lower, upper, shares, colour=colour, label=f"epoch {rounded(epochs[place][0].epoch)}")
     logarithmic_ticks(ax, "x")
     percentages(ax, "y")
     ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
@@ -279,7 +272,7 @@ def density(rows: Rows, split: str) -> Axes:
         histogram(ax, *numbers, colour=loss_colour(loss), label=loss_title(loss))
     logarithmic_ticks(ax, "y")
     ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(values_of(rows, "lower", "upper")).max())
-    ax.xaxis.set_major_formatter(lambda value, _: plain(value))
+    ax.xaxis.set_major_formatter(lambda value, _: rounded(value))
     ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues")
     legend(ax)
     return ax
@@ -319,7 +312,7 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> 
             )
     logarithmic_ticks(ax, "x")
     every = -(-len(gammas) // 16)
-    ax.set_yticks(places[::every], map(plain, gammas[::every]))
+    ax.set_yticks(places[::every], map(rounded, gammas[::every]))
     ax.set(xlabel="temperature T", ylabel="calibration γ (0: temperature scaling)")
     ax.grid(visible=False)
     legend(ax, loc="outside lower center")
@@ -333,40 +326,29 @@ def reference(run: Run) -> Column | None:
 
 
 @styled()
-def differences(run: Run) -> Axes | None:
-    """Draw NLL and ECE of each method less temperature scaling's with 95% intervals; None without such rows.
+def differences(run: Run, metric: Title) -> Axes | None:
+    """Draw NLL or ECE of each method less temperature scaling's with 95% intervals; None without such rows.
 
     Filled marks are of the split that the page is about, hollow ones of held-out parts of val. Green leaves out 0 on
     the better side, orange on the worse. A row far beyond the others is an arrow.
     """
-    against, competing, pairs = reference(run), run.column_of_each(), {NLL: {}, ECE: {}}
+    against, competing, lines = reference(run), run.column_of_each(), {}
     for column in run.columns() if against else ():
         is_other = column.criterion and column not in competing
         title = run.method_title(column) + (f", by {criterion_title(column.criterion)}" if is_other else "")
-        for metric, rows in pairs.items():
-            parts = dict.fromkeys((run.measured_on, HELD_OUT))
-            pair = (run.difference(metric.title.lower(), part, column, against) for part in parts)
-            if pair := list(filter(None, pair)):
-                rows[title] = pair
-    titles = [*pairs[NLL] | pairs[ECE]]
-    pairs = {metric: rows for metric, rows in pairs.items() if rows}
-    if not pairs:
+        parts = dict.fromkeys((run.measured_on, HELD_OUT))
+        pair = (run.difference(metric.title.lower(), part, column, against) for part in parts)
+        lines[title] = list(filter(None, pair))
+    ends = [max(-row.low, row.high) for row in itertools.chain(*lines.values())]
+    if not ends:
         return None
-    figure = Figure(figsize=(4.3, 0.8 + 0.45 * len(titles)))
-    for ax, (metric, rows) in zip(figure.subplots(ncols=len(pairs), squeeze=False).flat, pairs.items(), strict=True):
-        ends = [max(-row.low, row.high) for pair in rows.values() for row in pair]
-        reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
-        lines = {title: [_difference_mark(row, reach) for row in rows.get(title, ())] for title in titles}
-        label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
-        intervals(ax, lines, label, scale=metric.scale)
-        ax.locator_params("x", nbins=4)
-        ax.set(xlim=(-metric.scale * reach, metric.scale * reach), yticks=[], ylim=(len(titles) - 0.6, -0.7))
-        ax.set_title("← better", loc="left")
-    first = figure.axes[0]
-    for place, title in enumerate(titles):  # above its marks, and beyond the first axes where it is long
-        across = first.get_yaxis_transform()
-        first.text(0, place - 0.28, title, fontweight="bold", transform=across, in_layout=False)
-    return first
+    reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
+    marks = {title: [_difference_mark(row, reach) for row in pair] for title, pair in lines.items()}
+    label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
+    ax = intervals(marks, label, scale=metric.scale)
+    ax.set(xlim=(-metric.scale * reach, metric.scale * reach))
+    ax.set_title("← better", loc="left")
+    return ax
 
 
 def _difference_mark(row: Difference, reach: float) -> Mark:
@@ -406,12 +388,8 @@ def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> 
         ]
         for name in classes
     }
-    ax = new_axes(4.3, 1.3 + (0.12 + 0.14 * len(columns)) * len(classes))
-    intervals(ax, lines, "mean probability less share, percentage points", scale=100)
-    for column in columns:
-        ax.plot([], [], "o-", color=COLOURS[run.method_colour(column)], label=run.fitted_title(column))
-    legend(ax, columns=1)
-    return ax
+    key = [(run.fitted_title(column), run.method_colour(column), True) for column in columns]
+    return intervals(lines, "mean probability less share, percentage points", scale=100, key=key)
 
 
 @styled()
@@ -422,10 +400,5 @@ def eces_of_tests(eces: Mapping[str, Sequence[Metric]], titles: Iterable[str], c
         name: [Mark(row.value, row.low, row.high, *mark) for row, mark in zip(rows, marks, strict=True)]
         for name, rows in eces.items()
     }
-    ax = new_axes(4.3, 1.3 + 0.5 * len(lines))
-    intervals(ax, lines, "ECE, %", scale=100)
-    for title, (of, filled) in zip(titles, marks, strict=True):
-        ax.plot([], [], "o-", color=COLOURS[of], markerfacecolor=COLOURS[of if filled else "paper"], label=title)
-    ax.set(xlim=(0, None))
-    legend(ax, columns=1)
-    return ax
+    key = [(title, *mark) for title, mark in zip(titles, marks, strict=True)]
+    return intervals(lines, "ECE, %", scale=100, key=key)

@@ -156,8 +156,7 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     if quantity.scale == 100:
         style.percentages(ax, "y")
     ax.grid(visible=False, axis="x")
-    if len(quantities) * len(sweep.lines) > 1:
-        style.legend(ax)
+    style.legend(ax)
     return ax
 
 
@@ -234,15 +233,19 @@ def _of_metric(run, sweep, name, column=AS_TRAINED):
 
 def _of_fits(run, sweep):
     """The fitted numbers; several methods' of one name are in one figure."""
-    fits = _own_fits(run)
-    names = [name for _, name, _ in fits]
-    for column, name, symbol in fits:
+    for column, name, symbol in _symbols_of_fits(run):
         method = run.method_title(column).lower()
-        heading = f"Best {symbol} of {method}" if names.count(name) == 1 else f"Best {symbol}"
-        figure = "Calibration", f"sweep_{name}", heading, _FITTED.get(name, name.replace("_", " ").capitalize())
+        label = _FITTED.get(name, name.replace("_", " ").capitalize())
+        figure = "Calibration", f"sweep_{name}", f"Best {symbol}", label
         line = joined(f"Best {symbol}", method if column.method != PLAIN else "")
         numbers = sweep.numbers(Fit, name=name, **column._asdict())
         yield Quantity(line, numbers, figure, method, run.method_colour(column))
+
+
+def _symbols_of_fits(run):
+    """Method, name and symbol of each fitted number."""
+    columns = run.column_of_each()
+    return [(column, *fit) for column in columns for fit in symbols_of(run.fits(column)).items()]
 
 
 def _of_curvature(run, sweep):
@@ -256,16 +259,6 @@ def _of_curvature(run, sweep):
             yield Quantity(line, numbers, figure, loss, style.loss_colour(row.loss))
 
 
-def _own_fits(run):
-    """Method, name and symbol of the fitted numbers that are not those of a plainer one, as a first stage has them."""
-    fits = {}
-    for column in run.column_of_each():
-        for name, symbol in symbols_of(run.fits(column)).items():
-            rows = run.select(Fit, column, name=name)
-            fits.setdefault((name, *(row.value for row in rows)), (column, name, symbol))
-    return list(fits.values())
-
-
 def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: bool = True) -> list[Table]:
     """Return means over seeds with 95% intervals at each value; beneath, the paired difference to the first value."""
     tables = []
@@ -274,31 +267,25 @@ def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: b
         for quantity in quantities:
             numbers = quantity.scale * quantity.numbers[place]
             lines.append(Line(quantity.title, "", list(map(_cell, numbers))))
-            less = [_difference(seeds) for seeds in numbers[1:] - numbers[0]]
-            if differences and any(cell.text for cell in less):
-                lines.append(Line("", f"less at {sweep.heads[0]}, paired", [Cell(""), *less]))
+            less = [_cell(seeds, 3, paired=True) for seeds in numbers - numbers[0]]
+            if differences and set(less[1:]) - {NOTHING}:
+                lines.append(Line("", f"less at {sweep.heads[0]}, paired", [NOTHING, *less[1:]]))
         tables.append(Table(title or "Mean over seeds", [(head, "") for head in sweep.heads], lines))
     return tables
 
 
-def _cell(seeds, digits=4, steps=5):
-    """The mean over seeds with its interval beneath, whose decimals make so many steps of its width."""
+def _cell(seeds, digits=4, steps=5, *, paired=False):
+    """The mean over seeds with its interval beneath, whose decimals make so many steps of its width.
+
+    Of paired differences with its sign, bold where the interval leaves out 0, and of one seed nothing.
+    """
     value, _, low, high, n = seed_mean(seeds)
-    if not n:
+    if n <= paired:
         return NOTHING
-    text = style.significant(value, digits)
+    text = ("+" if paired and value > 0 else "") + style.significant(value, digits)
     if not low < high:  # one seed, or the same number in all
-        return Cell(text, value=value)
-    return Cell(text, style.ends(low, high, steps=steps), False, value, low, high)
-
-
-def _difference(seeds):
-    """The mean of paired differences with its sign and interval, bold where that leaves out 0; of one seed nothing."""
-    value, _, low, high, n = seed_mean(seeds)
-    if n < 2:
-        return Cell("")
-    text = f"{'+' if value > 0 else ''}{style.significant(value, 3)}"
-    return Cell(text, style.ends(low, high), not low <= 0 <= high, value, low, high)
+        return Cell(text, "", paired and value != 0, value)
+    return Cell(text, style.ends(low, high, steps=steps), paired and not low <= 0 <= high, value, low, high)
 
 
 def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
@@ -356,7 +343,8 @@ def _partings(run, sweep, lines):
         signs = {}
         for place, head in enumerate(sweep.heads[1:], start=1):
             cells = {
-                title: _difference(values[number, place] - values[number, 0]) for title, values in measures.items()
+                title: _cell(values[number, place] - values[number, 0], 3, paired=True)
+                for title, values in measures.items()
             }
             rising = {title: cell.value > 0 for title, cell in cells.items() if cell.best}
             against = [title for title in rising if rising[title] != rises]
@@ -387,7 +375,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     sweep = sweep_of(run)
     lines, (chosen, sentence) = quantities(run, sweep), choices(run, sweep)
     fits = defaultdict(list)
-    for column, _, symbol in _own_fits(run):
+    for column, _, symbol in _symbols_of_fits(run):
         fits[run.method_title(column)].append(symbol)
     flatness = [
         Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", scatter(sweep, split))
