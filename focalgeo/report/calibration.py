@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from focalgeo import formulas
 from focalgeo.report import row_figures, sections
-from focalgeo.report.sections import Panel, Section, Table, joined, measurements, say
+from focalgeo.report.sections import Cell, Line, Panel, Section, Table, joined, measurements, metric_cell, say
 from focalgeo.report.selection import (
     AS_TRAINED,
     BY_NLL,
@@ -337,16 +337,13 @@ def _tests_section(run):
         for name, row in own_less.items()
         if finding(row) == "better" and row.n >= LEAST_EXAMPLES
     }
-    titles = {"accuracy": ECE._replace(title="Accuracy", note="as given")}
-    titles |= {of: ECE._replace(title=f"ECE {of}") for of in fits}
-    titles |= {
-        "kept": Title("As on val", note="p-value"),
-        "own": NLL._replace(title="NLL difference", note="of a fit there, nats"),
-    }
     lines = []
     for name, row in kept.items():
-        rows = {"accuracy": run.metric(AS_TRAINED, "accuracy", splits[name]), "kept": row, "own": own_less[name]}
-        lines.append((name, f"{row.n:,} examples", rows | dict(zip(fits, eces[name], strict=True))))
+        shares = run.metric(AS_TRAINED, "accuracy", splits[name]), *eces[name]
+        p_value = Cell("< 0.001" if row.value < 0.001 else f"{row.value:.3f}", value=row.value)
+        cells = [*(metric_cell(share, ECE) for share in shares), p_value, metric_cell(own_less[name], NLL)]
+        lines.append(Line(name, f"{row.n:,} examples", cells))
+    titles = ("Accuracy", "as given"), *((f"ECE {title}", "") for title in fits), ("As on val", "p-value")
     return Section(
         "Does the calibration hold on each test?",
         say(
@@ -357,7 +354,7 @@ def _tests_section(run):
             total=len(kept),
             fewest=min(run.setting("inputs.val.examples"), *(row.n for row in kept.values())),
         ),
-        [measurements("Test", titles, lines)],
+        [Table("Test", [*titles, ("NLL difference", "of a fit there, nats")], lines)],
         figures=lambda: [
             Panel("tests", "ECE on each test", row_figures.eces_of_tests(eces, fits, run.method_colour(run.chosen)))
         ],

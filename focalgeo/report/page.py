@@ -195,7 +195,7 @@ def _diagnostics(rows):
     for last in grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
         for split in splits_of(last):
             bins, epoch = latest_by(select(last, ReliabilityBin, split=split), "bin"), style.rounded(last[0].epoch)
-            drawn = row_figures.diagram(bins, sizes="share")
+            drawn = row_figures.diagram(bins)
             panels.append(Panel(f"diagnostics_reliability_{split}", f"Reliability on {split}, epoch {epoch}", drawn))
     return panels
 

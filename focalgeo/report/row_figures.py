@@ -109,19 +109,19 @@ def reliability(
 
 
 @styled()
-def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str = "n", ax: Axes | None = None) -> Axes:
+def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", ax: Axes | None = None) -> Axes:
     """Draw what share came true in each bin, its Wilson 95% interval, and hatched the gap to its mean confidence.
 
-    Without `ax`, the examples per bin stand beneath, or with sizes="share" their share of all.
+    Without `ax`, the examples per bin stand beneath.
     """
-    lower, upper, share, confidence, *ends = values_of(bins, "lower", "upper", "value", "confidence", "low", "high")
+    fields = "n", "lower", "upper", "value", "confidence", "low", "high"
+    counts, lower, upper, share, confidence, *ends = values_of(bins, *fields)
     true, predicted = _TRUE[bins[0].name]
     if ax is None:
         ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
-        (counts,) = values_of(bins, sizes)
         bars(beneath, lower, upper, counts, colour=colour)
         logarithmic_ticks(beneath, "y")
-        beneath.set(xlabel=predicted, ylabel={"n": "examples"}.get(sizes, sizes), ylim=(counts.min() / 2, None))
+        beneath.set(xlabel=predicted, ylabel="examples", ylim=(counts.min() / 2, None))
     bars(ax, lower, upper, share, *ends, colour=colour)
     ax.bar(
         lower,
@@ -282,27 +282,27 @@ def density(rows: Rows, split: str) -> Axes:
 def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> Axes | None:
     """Draw a criterion, ECE or NLL, on validation over (gamma, T) as a heat map that marks both fitted optima.
 
-    Gammas are categories, evenly spaced; T and colour are logarithmic. The axis starts at a quarter of the smallest
+    T and colour are logarithmic. The axis starts at a quarter of the smallest
     best T, to leave room for the valley. None where all of the surface is 0: it has no logarithm.
     """
     criterion = title.title.lower()
     gammas, temperatures, surface = (np.asarray(search[name], float) for name in ("gammas", "temperatures", criterion))
-    best, places = temperatures[surface.argmin(1)], np.arange(len(gammas))
+    best = temperatures[surface.argmin(1)]
     near = temperatures >= best.min() / 4
     surface = np.where(np.isfinite(surface), title.scale * surface, np.nan)[:, near]
     if not (surface > 0).any():
         return None
     ax = new_axes(4.1, 4.3)
-    mesh = ax.pcolormesh(temperatures[near], places, surface, norm=LogNorm(clip=True), rasterized=True)
+    mesh = ax.pcolormesh(temperatures[near], gammas, surface, norm=LogNorm(clip=True), rasterized=True)
     label, ticks = f"{title.title} on validation, {title.unit}", np.geomspace(*mesh.get_clim(), 5)
     ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
-    ax.plot(best, places, ".", color=LIGHT, label="best T of each γ")
+    ax.plot(best, gammas, ".", color=LIGHT, label="best T of each γ")
     for method, marker, size in ((PLAIN, "o", 14), (FOCAL, "*", 12)):  # a star in a circle
         column = Column(method, criterion)
-        if fitted := run.fits(column):  # perhaps between the rows of gammas
+        if fitted := run.fits(column):
             ax.plot(
                 fitted["temperature"],
-                np.interp(fitted.get("calibration_gamma", 0.0), gammas, places),
+                fitted.get("calibration_gamma", 0.0),
                 marker,
                 markersize=size,
                 color=COLOURS[run.method_colour(column)],
@@ -311,8 +311,6 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> 
                 label=run.method_title(column).lower(),
             )
     logarithmic_ticks(ax, "x")
-    every = -(-len(gammas) // 16)
-    ax.set_yticks(places[::every], map(rounded, gammas[::every]))
     ax.set(xlabel="temperature T", ylabel="calibration γ (0: temperature scaling)")
     ax.grid(visible=False)
     legend(ax, loc="outside lower center")

@@ -21,8 +21,6 @@ from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table,
 from focalgeo.report.selection import (
     AS_TRAINED,
     BY_NLL,
-    FOCAL,
-    PLAIN,
     UNCALIBRATED,
     Column,
     Rows,
@@ -56,8 +54,6 @@ AXES = {  # title and symbol
     "weight_decay": ("weight decay", "weight decay"),
     "seed": ("seed", "seed"),
 }
-_FITTED = {"calibration_gamma": "Calibration γ", "temperature": "Temperature T"}
-_AFTER = {UNCALIBRATED: "as trained", PLAIN: "after T", FOCAL: "after γ and T"}
 _OF_CROSS_ENTROPY = {"name": "trace", "loss": "cross_entropy"}
 _CHOOSING = (("nll", AS_TRAINED), ("nll", BY_NLL), ("ece", AS_TRAINED), ("ece", BY_NLL), ("accuracy", AS_TRAINED))
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
@@ -222,24 +218,24 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
 
 def _of_metric(run, sweep, name, column=AS_TRAINED):
     """A metric; those that a terminal shows as trained have a figure, and ECE after each method is in its own."""
-    title, as_trained, figure = run.metrics[name], column == AS_TRAINED, None
-    words = _AFTER.get(column.method) or f"after {run.method_title(column).lower()}"
-    words = "" if as_trained and name != "ece" else words
-    if name == "ece" or (as_trained and name in PRINTED):
+    title, words, figure = run.metrics[name], _after(run, column), None
+    if name == "ece" or (column == AS_TRAINED and name in PRINTED):
         figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
-    line, numbers = joined(f"{title.title} {words}".strip(), title.unit), sweep.metric(name, column)
+    line, numbers = joined(f"{title.title} {words}", title.unit), sweep.metric(name, column)
     return Quantity(line, numbers, figure, words, run.method_colour(column), title.scale)
+
+
+def _after(run, column):
+    return "as trained" if column == AS_TRAINED else f"after {run.method_title(column).lower()}"
 
 
 def _of_fits(run, sweep):
     """The fitted numbers; several methods' of one name are in one figure."""
     for column, name, symbol in _symbols_of_fits(run):
         method = run.method_title(column).lower()
-        label = _FITTED.get(name, name.replace("_", " ").capitalize())
-        figure = "Calibration", f"sweep_{name}", f"Best {symbol}", label
-        line = joined(f"Best {symbol}", method if column.method != PLAIN else "")
+        figure = "Calibration", f"sweep_{name}", f"Best {symbol}", name.replace("_", " ").capitalize()
         numbers = sweep.numbers(Fit, name=name, **column._asdict())
-        yield Quantity(line, numbers, figure, method, run.method_colour(column))
+        yield Quantity(f"Best {symbol}, {method}", numbers, figure, method, run.method_colour(column))
 
 
 def _symbols_of_fits(run):
@@ -254,7 +250,7 @@ def _of_curvature(run, sweep):
         loss, split = loss_title(row.loss), row.split
         for name, (title, *_) in TITLES.items():
             numbers = sweep.numbers(Eigenvalue | Trace | Sharpness, name=name, loss=row.loss, split=split)
-            line = joined("λmax" if name == "lambda_max" else title, loss, split)
+            line = joined(title, loss, split)
             figure = "Curvature", f"sweep_{name}_{split}", f"{title} on {split}", title.lower()
             yield Quantity(line, numbers, figure, loss, style.loss_colour(row.loss))
 
@@ -311,7 +307,7 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
         # How much worse the chosen is on test than the best, paired over seeds.
         cost = _cell(loss[1, chosen] - loss[1, best], 2, 50)
         cells = [Cell(names[chosen], note), *map(_cell, numbers[:, chosen]), Cell(names[best]), cost]
-        by = f"{title.title} {'as trained' if column == AS_TRAINED else f'after {run.method_title(column).lower()}'}"
+        by = f"{title.title} {_after(run, column)}"
         lines.append(Line(joined(by, title.unit), "", cells))
         if not sentence or (name, column) == ("nll", BY_NLL):
             values = {"value": names[chosen], "best": names[best], "cost": cost, "unit": title.unit}
@@ -426,11 +422,11 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
 
 
 def _panels(sweep, quantities, section):
-    """The figures of a section, ECE first."""
+    """The figures of a section."""
     shared = dict.fromkeys(line.figure for line in quantities if line.figure and line.figure[0] == section)
     return [
         Panel(*figure[1:3], along_axis(sweep, [line for line in quantities if line.figure == figure]))
-        for figure in sorted(shared, key=lambda figure: figure[1] != "sweep_ece")
+        for figure in shared
     ]
 
 
