@@ -91,9 +91,7 @@ def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     return "\n".join(["\n\n".join(map(sections.as_text, tables)), *sentences])
 
 
-def reliability_panels(
-    run: Run, columns: Sequence[Column], name: str = "reliability", *, file: str = ""
-) -> list[Panel]:
+def _reliability_panels(run, columns, name="reliability", *, file=""):
     """Return a reliability diagram for each column that has bins `name`."""
     bins = {column: row_figures.bins_of(run.rows, column, split=run.measured_on, name=name) for column in columns}
     return [
@@ -114,7 +112,7 @@ def reliability_section(run: Run) -> Section:
     fitted = [(run.method_title(column).lower(), criterion_title(column.criterion)) for column in fitted]
     return Section(
         "When it says 80%, is it right 80% of the time?",
-        figures=reliability_panels(run, columns),
+        figures=_reliability_panels(run, columns),
         notes=say("reliability", split=run.measured_on, run=run, fitted=fitted),
         layout="diagrams",
         opening=run.method_title(run.chosen) if run.chosen else "",
@@ -155,7 +153,7 @@ def loss_implied_section(run: Run, gamma: float | None) -> Section:
             # Confidence less accuracy, summed over the examples: above 0 is overconfident.
             gaps=[sum(of.n * (of.confidence - of.value) for of in rows) for rows in bins],
         ),
-        figures=reliability_panels(run, columns, file="loss_implied"),
+        figures=_reliability_panels(run, columns, file="loss_implied"),
     )
 
 
@@ -293,7 +291,7 @@ def _two_classes(run):
         "Two classes: top-label and class-1 calibration",
         words=say("two_classes"),
         tables=[measurements("Two classes", titles, lines)],
-        figures=reliability_panels(run, columns, "class1_reliability"),
+        figures=_reliability_panels(run, columns, "class1_reliability"),
         notes=say("class_1"),
         layout="diagrams",
         opening=run.method_title(run.chosen),

@@ -2,9 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -90,10 +89,10 @@ def kind_of(run: Run) -> tuple[str, Callable, Callable]:
     """Return which page a workdir has, "calibration", "sweep" or "run", what writes it, and its first sentences."""
     if "calibration" in run.manifest:
         return "calibration", calibration.write_calibration, calibration.verdict
-    return ("sweep", sweep.write_sweep, sweep.headline) if sweep.axes_of(run) else ("run", write_run, verdict)
+    return ("sweep", sweep.write_sweep, sweep.headline) if sweep.axes_of(run) else ("run", _write_run, verdict)
 
 
-def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
+def _write_run(path, run, search):
     """Write the page of one run: what it reached, before and after calibration, how it trained, its curvature."""
     on_val = Section(
         "The same on the validation split, on which the methods were fitted (optimistic)",

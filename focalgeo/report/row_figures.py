@@ -58,7 +58,6 @@ from focalgeo.rows import (
     Z95,
     DensityBin,
     Diagnostic,
-    Difference,
     Eigenvalue,
     HistogramBin,
     Metric,
@@ -89,7 +88,7 @@ _FAR = 6.0  # times the median reach: a difference farther out is an arrow, so t
 _LEAST_SHARE = 1e-7  # of eigenvalues: rounding alone makes shares below that
 
 
-def values_of(rows: Rows, *fields: str) -> list[np.ndarray]:
+def _values_of(rows, *fields):
     """Return an array of each of these fields of the rows."""
     return [np.array([getattr(row, field) for row in rows], float) for field in fields]
 
@@ -115,7 +114,7 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", ax: Axes | 
     Without `ax`, the examples per bin stand beneath.
     """
     fields = "n", "lower", "upper", "value", "confidence", "low", "high"
-    counts, lower, upper, share, confidence, *ends = values_of(bins, *fields)
+    counts, lower, upper, share, confidence, *ends = _values_of(bins, *fields)
     true, predicted = _TRUE[bins[0].name]
     if ax is None:
         ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
@@ -149,23 +148,23 @@ def risk_coverage(run: Run, curves: Mapping[Column, Rows]) -> Axes | None:
         return None
     ax = new_axes()
     for column, rows in curves.items():
-        error, low, high, share = values_of(rows, "value", "low", "high", "group")
+        error, low, high, share = _values_of(rows, "value", "low", "high", "group")
         ribbon(ax, share, error, low, high, colour=run.method_colour(column), label=run.fitted_title(column))
     ax.set(xlim=(0, 1), ylim=(0, None), xlabel="share of test that is answered", ylabel="errors among the answers")
     percentages(ax, "x", "y")
-    legend(ax, columns=1)
+    legend(ax)
     return ax
 
 
 def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
     """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
-    counts, *shares = values_of(bins, "n", "value", "confidence")
+    counts, *shares = _values_of(bins, "n", "value", "confidence")
     n, (value, confidence) = int(counts.sum()), np.average(shares, 1, counts)
     low, high = map(float, wilson(value * n, n))
     return replace(bins[0], value=value, confidence=confidence, n=n, low=low, high=high)
 
 
-def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
+def _bounds(row):
     """Return the ends of an estimate's error bar: a trace's interval, an eigenvalue -+ its residual."""
     return (row.low, row.high) if isinstance(row, Trace) else (row.value - row.residual, row.value + row.residual)
 
@@ -175,7 +174,7 @@ def estimates(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
     kind, label = ESTIMATES[name]
     lines = {
-        measured_title(row): [Mark(row.value, *bounds(row), loss_colour(row.loss))]
+        measured_title(row): [Mark(row.value, *_bounds(row), loss_colour(row.loss))]
         for row in measured(rows, kind, name)
     }
     return intervals(lines, label)
@@ -193,8 +192,8 @@ def courses(lines: Mapping[str, tuple[Rows, Any, str]], across: str, label: str,
     ax = new_axes(*((4.6, 3.4) if beside else ()))
     for title, (rows, colour, linestyle) in lines.items():
         rows = latest_by(rows, across)
-        ends = zip(*[bounds(row) for row in rows if isinstance(row, Eigenvalue | Trace)], strict=True)
-        bands(ax, *values_of(rows, across, "value"), *ends, colour=colour, label=title, linestyle=linestyle)
+        ends = zip(*[_bounds(row) for row in rows if isinstance(row, Eigenvalue | Trace)], strict=True)
+        bands(ax, *_values_of(rows, across, "value"), *ends, colour=colour, label=title, linestyle=linestyle)
     ax.set(xlabel=across, ylabel=label, xlim=(0, None), ylim=(min(0, ax.dataLim.y0), None))
     ax.locator_params("x", nbins=5, integer=True)
     legend(ax, title=beside)
@@ -215,7 +214,7 @@ def course(rows: Rows, name: str) -> Axes | None:
     train, val = (latest_by(select(rows, Scalar, name=name, split=split), "step") for split in ("train", "val"))
     lines, width = {"training": (train, "blue", "-"), "validation": (val, "orange", "-")}, len(train) // 50 * 2 + 1
     if len(train) >= 100 and name != "learning_rate":
-        values = np.convolve(*values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
+        values = np.convolve(*_values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
         smooth = [replace(row, value=value) for row, value in zip(train[width // 2 :], values, strict=False)]
         lines["training"] = train, (COLOURS["blue"], 0.35), "-"
         lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
@@ -251,13 +250,13 @@ def gradient_norms(rows: Rows, split: str) -> Axes:
     rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), new_axes()
     epochs = grouped(rows, "epoch")
     for place, colour in zip(sorted({0, len(epochs) // 2, len(epochs) - 1}), _EPOCH_COLOURS, strict=False):
-        lower, upper, shares = values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
+        lower, upper, shares = _values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
         lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
         histogram(ax, lower, upper, shares, colour=colour, label=f"epoch {rounded(epochs[place][0].epoch)}")
     logarithmic_ticks(ax, "x")
     percentages(ax, "y")
     ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
-    legend(ax, columns=3)
+    legend(ax)
     return ax
 
 
@@ -268,10 +267,10 @@ def density(rows: Rows, split: str) -> Axes:
     ax = new_axes(6.4, 3.3)
     for loss in dict.fromkeys(row.loss for row in rows):
         bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
-        numbers = values_of(bins, "lower", "upper", "value", "stderr")
+        numbers = _values_of(bins, "lower", "upper", "value", "stderr")
         histogram(ax, *numbers, colour=loss_colour(loss), label=loss_title(loss))
     logarithmic_ticks(ax, "y")
-    ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(values_of(rows, "lower", "upper")).max())
+    ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(_values_of(rows, "lower", "upper")).max())
     ax.xaxis.set_major_formatter(lambda value, _: rounded(value))
     ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues")
     legend(ax)
@@ -349,7 +348,7 @@ def differences(run: Run, metric: Title) -> Axes | None:
     return ax
 
 
-def _difference_mark(row: Difference, reach: float) -> Mark:
+def _difference_mark(row, reach):
     colour = "green" if row.high < 0 else "orange" if row.low > 0 else "grey"
     if max(-row.low, row.high) > reach:
         edge = math.copysign(reach, row.value)
@@ -357,7 +356,7 @@ def _difference_mark(row: Difference, reach: float) -> Mark:
     return Mark(row.value, row.low, row.high, colour, row.split != HELD_OUT)
 
 
-def errors_off(row: Metric) -> float:
+def _errors_off(row):
     """Return how many standard errors a gap is from 0; 0 where its interval has no width."""
     return 2 * Z95 * abs(row.value) / (row.high - row.low) if row.high > row.low else 0.0
 
@@ -378,10 +377,10 @@ def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> 
     A mark is filled where all classes counted as chances (Bonferroni) leave it off 0.
     """
     threshold, columns = NormalDist().inv_cdf(1 - 0.025 / len(gaps)), dict.fromkeys(itertools.chain(*gaps.values()))
-    classes = sorted(gaps, key=lambda name: max(map(errors_off, gaps[name].values())), reverse=True)[:MOST_CLASSES]
+    classes = sorted(gaps, key=lambda name: max(map(_errors_off, gaps[name].values())), reverse=True)[:MOST_CLASSES]
     lines = {
         f"class {name}": [
-            Mark(row.value, row.low, row.high, run.method_colour(column), errors_off(row) > threshold)
+            Mark(row.value, row.low, row.high, run.method_colour(column), _errors_off(row) > threshold)
             for column, row in gaps[name].items()
         ]
         for name in classes

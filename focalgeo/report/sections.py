@@ -202,7 +202,7 @@ def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any)
     """
     figures = {}
 
-    def svg(panel: Panel) -> Markup:
+    def svg(panel):
         name = re.sub(r"[^A-Za-z0-9,=_-]+", "_", panel.name)[:80]  # it may hold names of rows
         name = name if name not in figures else f"{name}-{len(figures)}"
         figures[name] = style.to_svg(panel.axes.figure, name)
@@ -220,7 +220,7 @@ def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any)
     return path
 
 
-def _inline(svg: str, panel: Panel) -> Markup:
+def _inline(svg, panel):
     """An SVG fit for a page: no ids but those referred to, colours that follow the theme, the page's font, a label."""
     label = f"{panel.title}: {' against '.join(filter(None, (panel.axes.get_ylabel(), panel.axes.get_xlabel())))}"
     body = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :]).replace(style.FONT, "var(--font)")
@@ -230,7 +230,7 @@ def _inline(svg: str, panel: Panel) -> Markup:
 
 
 def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
-    """Return a nested dict as dotted names and texts, in the order written; of a long list the first twelve.
+    """Return a nested dict as dotted names and texts, in the order written.
 
     none: what stands for a value that is None or empty.
     """
@@ -240,8 +240,7 @@ def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
             texts |= settings(value, none, f"{prefix}.{key}".strip("."))
         return texts
     if isinstance(tree, list):
-        more = f" … ({len(tree)} in all)" if len(tree) > 12 else ""
-        tree = ", ".join(map(str, tree[:12])) + more
+        tree = ", ".join(map(str, tree))
     return {short(prefix, 100): none if tree in (None, "", {}) else short(str(tree), 1000)}
 
 

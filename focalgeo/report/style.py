@@ -239,18 +239,18 @@ def intervals(
     ax.set_yticks(range(len(lines)), lines)
     ax.set(xlabel=label, ylim=(len(lines) - 0.5, -0.5))
     ax.grid(visible=False, axis="y")
-    legend(ax, columns=1)
+    legend(ax)
     return ax
 
 
-def legend(ax: Axes, *, columns: int = 2, title: str = "", loc: str = "outside upper left") -> None:
+def legend(ax: Axes, *, title: str = "", loc: str = "outside upper left") -> None:
     """Write the legend of the axes above them, or right of them where it has a title, with entries evenly spread."""
-    loc, columns = ("outside right upper", 1) if title else (loc, columns)
+    loc = "outside right upper" if title else loc
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
     every = -(-len(handles) // _MOST_ENTRIES) or 1
-    columns = 1 if max(map(len, labels), default=0) > _LETTERS_OF_TWO else columns
+    columns = 1 if title or max(map(len, labels)) > _LETTERS_OF_TWO else 2
     ax.figure.legend(handles[::every], labels[::every], loc=loc, ncols=columns, title=title)
 
 

@@ -4,14 +4,13 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from msgspec.structs import replace
 
 from focalgeo.report import row_figures, sections, style
@@ -55,7 +54,7 @@ AXES = {  # title and symbol
     "seed": ("seed", "seed"),
 }
 _OF_CROSS_ENTROPY = {"name": "trace", "loss": "cross_entropy"}
-_CHOOSING = (("nll", AS_TRAINED), ("nll", BY_NLL), ("ece", AS_TRAINED), ("ece", BY_NLL), ("accuracy", AS_TRAINED))
+_CHOOSING = (("nll", BY_NLL), ("nll", AS_TRAINED), ("ece", AS_TRAINED), ("ece", BY_NLL), ("accuracy", AS_TRAINED))
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
 
 
@@ -127,18 +126,18 @@ def headline(run: Run) -> Markup:
     return say("sweep_of", sweep=sweep_of(run))
 
 
-def member_text(row: Row) -> str:
+def _member_text(row):
     """Return the values of a row's run on all axes, which name it: "gamma 2.0, seed 1"."""
     return ", ".join(f"{name} {getattr(row, name)}" for name in AXES if getattr(row, name) is not None)
 
 
 def members_of(rows: Rows, kind: type, **fields: Any) -> set[str]:
     """Return the names of the runs that have such a row."""
-    return set(map(member_text, select(rows, kind, **fields)))
+    return set(map(_member_text, select(rows, kind, **fields)))
 
 
 @style.styled()
-def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
+def _along_axis(sweep, quantities):
     """Draw quantities of one figure against the axis: mean, interval, every seed."""
     ax = style.new_axes()
     for quantity in quantities:
@@ -157,7 +156,7 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
 
 
 @style.styled()
-def scatter(sweep: Sweep, split: str) -> Axes:
+def _scatter(sweep, split):
     """Draw ECE against cross-entropy's trace on a split, a point for each member and seed, a colour for each value."""
     trace, ece = sweep.numbers(Trace, split=split, **_OF_CROSS_ENTROPY), sweep.metric("ece")
     ax, known = style.new_axes(4.6, 3.4), np.isfinite(trace + ece)
@@ -172,7 +171,7 @@ def scatter(sweep: Sweep, split: str) -> Axes:
     return ax
 
 
-def by_epoch(sweep: Sweep, name: str, **fields: Any) -> Axes | None:
+def _by_epoch(sweep, name, **fields):
     """Draw the mean over seeds of a diagnostic against the epoch, a line for each member; None of none."""
     lines = {}
     for (line, linestyle), (value, shade) in itertools.product(sweep.lines.items(), sweep.values.items()):
@@ -205,18 +204,20 @@ def _reliability(sweep: Sweep) -> list[Section]:
 
 def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     """Return metrics, ECE and NLL after each method, fitted numbers and curvature, as far as there are rows."""
-    fitted = [column for column in run.column_of_each() if column != AS_TRAINED]
     lines = [
-        *(_of_metric(run, sweep, name) for name in PRINTED),
-        *(_of_metric(run, sweep, name, column) for name in ("ece", "nll") for column in fitted),
+        *(
+            _of_metric(run, sweep, name, column)
+            for name in run.metrics
+            for column in run.column_of_each()
+            if column == AS_TRAINED or name in ("ece", "nll")
+        ),
         *_of_fits(run, sweep),
-        *(_of_metric(run, sweep, name) for name in run.metrics if name not in PRINTED),
         *_of_curvature(run, sweep),
     ]
     return [line for line in lines if np.isfinite(line.numbers).any()]
 
 
-def _of_metric(run, sweep, name, column=AS_TRAINED):
+def _of_metric(run, sweep, name, column):
     """A metric; those that a terminal shows as trained have a figure, and ECE after each method is in its own."""
     title, words, figure = run.metrics[name], _after(run, column), None
     if name == "ece" or (column == AS_TRAINED and name in PRINTED):
@@ -231,17 +232,12 @@ def _after(run, column):
 
 def _of_fits(run, sweep):
     """The fitted numbers; several methods' of one name are in one figure."""
-    for column, name, symbol in _symbols_of_fits(run):
+    for column in run.column_of_each():
         method = run.method_title(column).lower()
-        figure = "Calibration", f"sweep_{name}", f"Best {symbol}", name.replace("_", " ").capitalize()
-        numbers = sweep.numbers(Fit, name=name, **column._asdict())
-        yield Quantity(f"Best {symbol}, {method}", numbers, figure, method, run.method_colour(column))
-
-
-def _symbols_of_fits(run):
-    """Method, name and symbol of each fitted number."""
-    columns = run.column_of_each()
-    return [(column, *fit) for column in columns for fit in symbols_of(run.fits(column)).items()]
+        for name, symbol in symbols_of(run.fits(column)).items():
+            figure = "Calibration", f"sweep_{name}", f"Best {symbol}", name.replace("_", " ").capitalize()
+            numbers = sweep.numbers(Fit, name=name, **column._asdict())
+            yield Quantity(f"Best {symbol}, {method}", numbers, figure, method, run.method_colour(column))
 
 
 def _of_curvature(run, sweep):
@@ -255,7 +251,7 @@ def _of_curvature(run, sweep):
             yield Quantity(line, numbers, figure, loss, style.loss_colour(row.loss))
 
 
-def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: bool = True) -> list[Table]:
+def _sweep_tables(sweep, quantities, *, differences=True):
     """Return means over seeds with 95% intervals at each value; beneath, the paired difference to the first value."""
     tables = []
     for place, title in enumerate(sweep.lines):
@@ -284,7 +280,7 @@ def _cell(seeds, digits=4, steps=5, *, paired=False):
     return Cell(text, style.ends(low, high, steps=steps), paired and not low <= 0 <= high, value, low, high)
 
 
-def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
+def _choices(run, sweep):
     """Return what NLL, ECE and accuracy on val would choose among all values and lines, and what that costs on test.
 
     Also a sentence on the choice by NLL after temperature scaling, else by the first there is. Values that lack a seed
@@ -309,7 +305,7 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
         cells = [Cell(names[chosen], note), *map(_cell, numbers[:, chosen]), Cell(names[best]), cost]
         by = f"{title.title} {_after(run, column)}"
         lines.append(Line(joined(by, title.unit), "", cells))
-        if not sentence or (name, column) == ("nll", BY_NLL):
+        if not sentence:
             values = {"value": names[chosen], "best": names[best], "cost": cost, "unit": title.unit}
             sentence = say("choice", by=by, **values, seeds=n, left_out=left_out)
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
@@ -318,8 +314,8 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
 
 def signs_of_failure(run: Run, sweep: Sweep, lines: Sequence[Quantity]) -> Markup:
     """Return a paragraph for each: ECE and curvature that part, members that stay at chance, members that stopped."""
-    chance = [(member_text(row), row) for row in run.at_chance()]
-    stopped = [f"{member_text(row)} at step {row.value}" for row in run.select(Scalar, name="stopped")]
+    chance = [(_member_text(row), row) for row in run.at_chance()]
+    stopped = [f"{_member_text(row)} at step {row.value}" for row in run.select(Scalar, name="stopped")]
     shares = _shares_stopped(sweep) if stopped else ({}, 1.0)
     signs = [*_partings(run, sweep, lines), say("chance", members=chance), say("stopped", members=stopped, of=shares)]
     return Markup().join(signs)
@@ -369,20 +365,20 @@ def _shares_stopped(sweep):
 def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     """Write the page of a sweep: curves along its axis with intervals over seeds, and tables of them."""
     sweep = sweep_of(run)
-    lines, (chosen, sentence) = quantities(run, sweep), choices(run, sweep)
-    fits = defaultdict(list)
-    for column, _, symbol in _symbols_of_fits(run):
-        fits[run.method_title(column)].append(symbol)
+    lines, (chosen, sentence) = quantities(run, sweep), _choices(run, sweep)
+    fits = {
+        run.method_title(of): list(symbols_of(run.fits(of)).values()) for of in run.column_of_each() if run.fits(of)
+    }
     flatness = [
-        Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", scatter(sweep, split))
+        Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", _scatter(sweep, split))
         for split in splits_of(run.select(Trace, **_OF_CROSS_ENTROPY))
     ]
     wrong = {"name": "true_class_probability", "outcome": "wrong"}
     courses = [
-        Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", by_epoch(sweep, split=split, **wrong))
+        Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", _by_epoch(sweep, split=split, **wrong))
         for split in splits_of(run.select(Diagnostic, **wrong))
     ]
-    courses.append(Panel("sweep_weight_norm", row_figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
+    courses.append(Panel("sweep_weight_norm", row_figures.MEANS["weight_norm"][0], _by_epoch(sweep, "weight_norm")))
     parts = [
         Section("Signs of failure", signs_of_failure(run, sweep, lines)),
         Section(
@@ -396,7 +392,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         Section("While training", figures=courses, notes=say("sweep_diagnostics")),
         Section(
             f"All numbers, and differences to those at {sweep.heads[0]}",
-            tables=sweep_tables(sweep, lines),
+            tables=_sweep_tables(sweep, lines),
             notes=say("sweep_numbers"),
         ),
         Section("Which would be chosen on val?", tables=[chosen], notes=say("choices")),
@@ -425,7 +421,7 @@ def _panels(sweep, quantities, section):
     """The figures of a section."""
     shared = dict.fromkeys(line.figure for line in quantities if line.figure and line.figure[0] == section)
     return [
-        Panel(*figure[1:3], along_axis(sweep, [line for line in quantities if line.figure == figure]))
+        Panel(*figure[1:3], _along_axis(sweep, [line for line in quantities if line.figure == figure]))
         for figure in shared
     ]
 
@@ -435,5 +431,5 @@ def sweep_text(rows: Rows, manifest: Mapping[str, Any]) -> str:
     run = Run(rows, manifest)
     sweep = sweep_of(run)
     lines = [line for line in quantities(run, sweep) if line.figure]
-    tables = map(sections.as_text, sweep_tables(sweep, lines, differences=False))
-    return "\n\n".join(filter(None, [*tables, choices(run, sweep)[1].unescape()]))
+    tables = map(sections.as_text, _sweep_tables(sweep, lines, differences=False))
+    return "\n\n".join(filter(None, [*tables, _choices(run, sweep)[1].unescape()]))
