@@ -46,26 +46,28 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
     worse.
     names: of metrics; else those asked for, NLL and Brier score.
     """
-    columns, competing, titles, cells = run.columns(split), run.column_of_each(split), [], []
     wanted = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"]
-    for name, title in run.metrics.items():
-        rows = {column: row for column in columns if name in wanted and (row := run.metric(column, name, split))}
-        if not rows:
-            continue
-        best = (min if title.best == "low" else max)(rows, key=lambda column: rows[column].value)
-        others = [column for column in competing if column in rows and column != best]
-        findings = {finding(run.difference(name, split, best, other), title.best) for other in others}
-        is_finding = title.best != "middle" and findings == {"better"}
-        titles.append((title.title, title.note or title.unit))
-        cells.append([metric_cell(rows.get(column), title, best=is_finding and column == best) for column in columns])
+    titles = {name: title for name, title in run.metrics.items() if name in wanted}
+    rows = {column: {name: run.metric(column, name, split) for name in titles} for column in run.columns(split)}
     lines = [
-        Line(run.method_title(column), _fit_note(run, column), line, "chosen" if column == run.chosen else "")
-        for column, line in zip(columns, zip(*cells, strict=True), strict=False)
+        (run.method_title(column), _fit_note(run, column), of_names, "chosen" if column == run.chosen else "")
+        for column, of_names in rows.items()
     ]
-    return Table(corner, titles, lines)
+    return measurements(corner, titles, lines, list(_clear_bests(run, split, titles, rows)))
 
 
-def _fit_note(run: Run, column: Column) -> str:
+def _clear_bests(run, split, titles, rows):
+    """Yield the row of each metric that is better beyond noise than those of all other methods."""
+    for name, title in titles.items():
+        values = {column: of_names[name].value for column, of_names in rows.items() if of_names[name]}
+        if values and title.best != "middle":
+            best = (min if title.best == "low" else max)(values, key=values.get)
+            others = [column for column in run.column_of_each(split) if column in values and column != best]
+            if {finding(run.difference(name, split, best, other), title.best) for other in others} == {"better"}:
+                yield rows[best][name]
+
+
+def _fit_note(run, column):
     """By what a method was fitted, and the numbers found."""
     if column == AS_TRAINED:
         by = "as trained"
@@ -89,9 +91,7 @@ def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     return "\n".join(["\n\n".join(map(sections.as_text, tables)), *sentences])
 
 
-def reliability_panels(
-    run: Run, columns: Sequence[Column], name: str = "reliability", *, file: str = ""
-) -> list[Panel]:
+def _reliability_panels(run, columns, name="reliability", *, file=""):
     """Return a reliability diagram for each column that has bins `name`."""
     bins = {column: row_figures.bins_of(run.rows, column, split=run.measured_on, name=name) for column in columns}
     return [
@@ -112,7 +112,7 @@ def reliability_section(run: Run) -> Section:
     fitted = [(run.method_title(column).lower(), criterion_title(column.criterion)) for column in fitted]
     return Section(
         "When it says 80%, is it right 80% of the time?",
-        figures=reliability_panels(run, columns),
+        figures=_reliability_panels(run, columns),
         notes=say("reliability", split=run.measured_on, run=run, fitted=fitted),
         layout="diagrams",
         opening=run.method_title(run.chosen) if run.chosen else "",
@@ -120,13 +120,18 @@ def reliability_section(run: Run) -> Section:
 
 
 def difference_section(run: Run) -> Section:
-    """Return the plot of differences to temperature scaling."""
-    title = f"Each method less {run.fitted_title(row_figures.reference(run) or AS_TRAINED).lower()}"
+    """Return the plots of differences to temperature scaling."""
+    plain = run.fitted_title(row_figures.reference(run) or AS_TRAINED).lower()
     return Section(
         "Is a method better than temperature scaling?",
-        figures=[Panel("differences", title, row_figures.differences(run))],
+        figures=[
+            Panel(
+                f"differences_{of.title.lower()}", f"{of.title} less that of {plain}", row_figures.differences(run, of)
+            )
+            for of in (NLL, ECE)
+        ],
         notes=say("differences", run=run, split=run.measured_on),
-        layout="beside",
+        layout="wide",
     )
 
 
@@ -148,7 +153,7 @@ def loss_implied_section(run: Run, gamma: float | None) -> Section:
             # Confidence less accuracy, summed over the examples: above 0 is overconfident.
             gaps=[sum(of.n * (of.confidence - of.value) for of in rows) for rows in bins],
         ),
-        figures=reliability_panels(run, columns, file="loss_implied"),
+        figures=_reliability_panels(run, columns, file="loss_implied"),
     )
 
 
@@ -206,7 +211,7 @@ def verdict(run: Run) -> Markup:
     return (on_val + " " + say("on_test", judged=judged, least=LEAST_EXAMPLES)).rstrip()
 
 
-def _elsewhere(run: Run) -> list[Markup]:
+def _elsewhere(run):
     """A line for each method from elsewhere that is better than the chosen one beyond noise."""
     metric, title = _judge(run)
     rows = {
@@ -250,7 +255,7 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     return sections.write_page(path, f"Calibration of {run.data_title}", parts, lead=verdict(run), warnings=warnings)
 
 
-def _after(run: Run, column: Column) -> str:
+def _after(run, column):
     return "as given" if column == AS_TRAINED else f"after {run.fitted_title(column).lower()}"
 
 
@@ -286,7 +291,7 @@ def _two_classes(run):
         "Two classes: top-label and class-1 calibration",
         words=say("two_classes"),
         tables=[measurements("Two classes", titles, lines)],
-        figures=reliability_panels(run, columns, "class1_reliability"),
+        figures=_reliability_panels(run, columns, "class1_reliability"),
         notes=say("class_1"),
         layout="diagrams",
         opening=run.method_title(run.chosen),
@@ -301,15 +306,15 @@ def _group_section(run):
         return Section("")
     columns = {"Accuracy": (AS_TRAINED, "group_accuracy")}
     columns |= {f"ECE, {run.method_title(of).lower()}": (of, "group_ece") for of in (AS_TRAINED, run.chosen)}
-    lines = []
-    for row in groups:
-        shares = (run.metric(*column, group=row.group) for column in columns.values())
-        cells = Cell(f"{row.n:,}", value=row.n), *(metric_cell(share, ECE) for share in shares)
-        lines.append(Line(row.group, "", cells))
+    titles = {name: ECE._replace(title=name) for name in columns}
+    lines = [
+        (row.group, f"{row.n:,} examples", {name: run.metric(*of, group=row.group) for name, of in columns.items()})
+        for row in groups
+    ]
     return Section(
         "Group by group",
         say("worst_group", name=_after(run, run.chosen), groups=groups),
-        [Table("Group", [(title, "") for title in ("Examples", *columns)], lines)],
+        [measurements("Group", titles, lines)],
         notes=say("groups"),
     )
 

@@ -2,9 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -40,7 +39,7 @@ from focalgeo.report.selection import (
     measured_title,
     splits_of,
 )
-from focalgeo.report.style import fixed, significant
+from focalgeo.report.style import significant
 from focalgeo.rows import (
     LEAST_EXAMPLES,
     TITLES,
@@ -90,10 +89,10 @@ def kind_of(run: Run) -> tuple[str, Callable, Callable]:
     """Return which page a workdir has, "calibration", "sweep" or "run", what writes it, and its first sentences."""
     if "calibration" in run.manifest:
         return "calibration", calibration.write_calibration, calibration.verdict
-    return ("sweep", sweep.write_sweep, sweep.headline) if sweep.axes_of(run) else ("run", write_run, verdict)
+    return ("sweep", sweep.write_sweep, sweep.headline) if sweep.axes_of(run) else ("run", _write_run, verdict)
 
 
-def write_run(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
+def _write_run(path, run, search):
     """Write the page of one run: what it reached, before and after calibration, how it trained, its curvature."""
     on_val = Section(
         "The same on the validation split, on which the methods were fitted (optimistic)",
@@ -194,8 +193,8 @@ def _diagnostics(rows):
         panels.append(Panel("diagnostics_gradient_norm", f"Gradients of single examples, {split}", drawn))
     for last in grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
         for split in splits_of(last):
-            bins, epoch = latest_by(select(last, ReliabilityBin, split=split), "bin"), style.plain(last[0].epoch)
-            drawn = row_figures.diagram(bins, sizes="share")
+            bins, epoch = latest_by(select(last, ReliabilityBin, split=split), "bin"), style.rounded(last[0].epoch)
+            drawn = row_figures.diagram(bins)
             panels.append(Panel(f"diagnostics_reliability_{split}", f"Reliability on {split}, epoch {epoch}", drawn))
     return panels
 
@@ -289,10 +288,7 @@ def _attribution_table(rows, split):
 def _part_cell(row):
     if row is None:
         return NOTHING
-    if not row.stderr:
-        return Cell(significant(row.value), value=row.value)
-    digits = max(1 - math.floor(math.log10(row.stderr)), 0)  # what lies below the error's second digit says nothing
-    return Cell(fixed(row.value, digits), f"± {significant(row.stderr, 2)}", value=row.value)
+    return Cell(significant(row.value), f"± {significant(row.stderr, 2)}" if row.stderr else "", value=row.value)
 
 
 def _attribution_words(rows, split):

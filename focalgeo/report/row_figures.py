@@ -20,10 +20,8 @@ from msgspec.structs import replace
 
 from focalgeo.report.selection import (
     AS_TRAINED,
-    ECE,
     FOCAL,
     HELD_OUT,
-    NLL,
     PLAIN,
     Column,
     Rows,
@@ -51,8 +49,8 @@ from focalgeo.report.style import (
     loss_colour,
     new_axes,
     percentages,
-    plain,
     ribbon,
+    rounded,
     styled,
 )
 from focalgeo.rows import (
@@ -60,7 +58,6 @@ from focalgeo.rows import (
     Z95,
     DensityBin,
     Diagnostic,
-    Difference,
     Eigenvalue,
     HistogramBin,
     Metric,
@@ -91,7 +88,7 @@ _FAR = 6.0  # times the median reach: a difference farther out is an arrow, so t
 _LEAST_SHARE = 1e-7  # of eigenvalues: rounding alone makes shares below that
 
 
-def values_of(rows: Rows, *fields: str) -> list[np.ndarray]:
+def _values_of(rows, *fields):
     """Return an array of each of these fields of the rows."""
     return [np.array([getattr(row, field) for row in rows], float) for field in fields]
 
@@ -111,19 +108,19 @@ def reliability(
 
 
 @styled()
-def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", sizes: str = "n", ax: Axes | None = None) -> Axes:
+def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", ax: Axes | None = None) -> Axes:
     """Draw what share came true in each bin, its Wilson 95% interval, and hatched the gap to its mean confidence.
 
-    Without `ax`, the examples per bin stand beneath, or with sizes="share" their share of all.
+    Without `ax`, the examples per bin stand beneath.
     """
-    lower, upper, share, confidence, *ends = values_of(bins, "lower", "upper", "value", "confidence", "low", "high")
+    fields = "n", "lower", "upper", "value", "confidence", "low", "high"
+    counts, lower, upper, share, confidence, *ends = _values_of(bins, *fields)
     true, predicted = _TRUE[bins[0].name]
     if ax is None:
         ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
-        (counts,) = values_of(bins, sizes)
         bars(beneath, lower, upper, counts, colour=colour)
         logarithmic_ticks(beneath, "y")
-        beneath.set(xlabel=predicted, ylabel={"n": "examples"}.get(sizes, sizes), ylim=(counts.min() / 2, None))
+        beneath.set(xlabel=predicted, ylabel="examples", ylim=(counts.min() / 2, None))
     bars(ax, lower, upper, share, *ends, colour=colour)
     ax.bar(
         lower,
@@ -151,23 +148,23 @@ def risk_coverage(run: Run, curves: Mapping[Column, Rows]) -> Axes | None:
         return None
     ax = new_axes()
     for column, rows in curves.items():
-        error, low, high, share = values_of(rows, "value", "low", "high", "group")
+        error, low, high, share = _values_of(rows, "value", "low", "high", "group")
         ribbon(ax, share, error, low, high, colour=run.method_colour(column), label=run.fitted_title(column))
     ax.set(xlim=(0, 1), ylim=(0, None), xlabel="share of test that is answered", ylabel="errors among the answers")
     percentages(ax, "x", "y")
-    legend(ax, columns=1)
+    legend(ax)
     return ax
 
 
 def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
     """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
-    counts, *shares = values_of(bins, "n", "value", "confidence")
+    counts, *shares = _values_of(bins, "n", "value", "confidence")
     n, (value, confidence) = int(counts.sum()), np.average(shares, 1, counts)
     low, high = map(float, wilson(value * n, n))
     return replace(bins[0], value=value, confidence=confidence, n=n, low=low, high=high)
 
 
-def bounds(row: Eigenvalue | Trace) -> tuple[float, float]:
+def _bounds(row):
     """Return the ends of an estimate's error bar: a trace's interval, an eigenvalue -+ its residual."""
     return (row.low, row.high) if isinstance(row, Trace) else (row.value - row.residual, row.value + row.residual)
 
@@ -177,14 +174,10 @@ def estimates(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
     kind, label = ESTIMATES[name]
     lines = {
-        measured_title(row): [Mark(row.value, *bounds(row), loss_colour(row.loss))]
+        measured_title(row): [Mark(row.value, *_bounds(row), loss_colour(row.loss))]
         for row in measured(rows, kind, name)
     }
-    if not lines:
-        return None
-    ax = new_axes(4.3, 1.05 + 0.5 * len(lines))
-    intervals(ax, lines, label)
-    return ax
+    return intervals(lines, label)
 
 
 @styled()
@@ -199,12 +192,11 @@ def courses(lines: Mapping[str, tuple[Rows, Any, str]], across: str, label: str,
     ax = new_axes(*((4.6, 3.4) if beside else ()))
     for title, (rows, colour, linestyle) in lines.items():
         rows = latest_by(rows, across)
-        ends = zip(*[bounds(row) for row in rows if isinstance(row, Eigenvalue | Trace)], strict=True)
-        bands(ax, *values_of(rows, across, "value"), *ends, colour=colour, label=title, linestyle=linestyle)
+        ends = zip(*[_bounds(row) for row in rows if isinstance(row, Eigenvalue | Trace)], strict=True)
+        bands(ax, *_values_of(rows, across, "value"), *ends, colour=colour, label=title, linestyle=linestyle)
     ax.set(xlabel=across, ylabel=label, xlim=(0, None), ylim=(min(0, ax.dataLim.y0), None))
     ax.locator_params("x", nbins=5, integer=True)
-    if len(lines) > 1:
-        legend(ax, title=beside)
+    legend(ax, title=beside)
     return ax
 
 
@@ -222,7 +214,7 @@ def course(rows: Rows, name: str) -> Axes | None:
     train, val = (latest_by(select(rows, Scalar, name=name, split=split), "step") for split in ("train", "val"))
     lines, width = {"training": (train, "blue", "-"), "validation": (val, "orange", "-")}, len(train) // 50 * 2 + 1
     if len(train) >= 100 and name != "learning_rate":
-        values = np.convolve(*values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
+        values = np.convolve(*_values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
         smooth = [replace(row, value=value) for row, value in zip(train[width // 2 :], values, strict=False)]
         lines["training"] = train, (COLOURS["blue"], 0.35), "-"
         lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
@@ -258,13 +250,13 @@ def gradient_norms(rows: Rows, split: str) -> Axes:
     rows, ax = select(rows, HistogramBin, name="gradient_norm_histogram", split=split), new_axes()
     epochs = grouped(rows, "epoch")
     for place, colour in zip(sorted({0, len(epochs) // 2, len(epochs) - 1}), _EPOCH_COLOURS, strict=False):
-        lower, upper, shares = values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
+        lower, upper, shares = _values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
         lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
-        histogram(ax, lower, upper, shares, colour=colour, label=f"epoch {plain(epochs[place][0].epoch)}")
+        histogram(ax, lower, upper, shares, colour=colour, label=f"epoch {rounded(epochs[place][0].epoch)}")
     logarithmic_ticks(ax, "x")
     percentages(ax, "y")
     ax.set(xlabel="norm of the last layer's gradient", ylabel="share of examples")
-    legend(ax, columns=3)
+    legend(ax)
     return ax
 
 
@@ -275,11 +267,11 @@ def density(rows: Rows, split: str) -> Axes:
     ax = new_axes(6.4, 3.3)
     for loss in dict.fromkeys(row.loss for row in rows):
         bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
-        numbers = values_of(bins, "lower", "upper", "value", "stderr")
+        numbers = _values_of(bins, "lower", "upper", "value", "stderr")
         histogram(ax, *numbers, colour=loss_colour(loss), label=loss_title(loss))
     logarithmic_ticks(ax, "y")
-    ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(values_of(rows, "lower", "upper")).max())
-    ax.xaxis.set_major_formatter(lambda value, _: plain(value))
+    ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(_values_of(rows, "lower", "upper")).max())
+    ax.xaxis.set_major_formatter(lambda value, _: rounded(value))
     ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues")
     legend(ax)
     return ax
@@ -289,27 +281,27 @@ def density(rows: Rows, split: str) -> Axes:
 def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> Axes | None:
     """Draw a criterion, ECE or NLL, on validation over (gamma, T) as a heat map that marks both fitted optima.
 
-    Gammas are categories, evenly spaced; T and colour are logarithmic. The axis starts at a quarter of the smallest
+    T and colour are logarithmic. The axis starts at a quarter of the smallest
     best T, to leave room for the valley. None where all of the surface is 0: it has no logarithm.
     """
     criterion = title.title.lower()
     gammas, temperatures, surface = (np.asarray(search[name], float) for name in ("gammas", "temperatures", criterion))
-    best, places = temperatures[surface.argmin(1)], np.arange(len(gammas))
+    best = temperatures[surface.argmin(1)]
     near = temperatures >= best.min() / 4
     surface = np.where(np.isfinite(surface), title.scale * surface, np.nan)[:, near]
     if not (surface > 0).any():
         return None
     ax = new_axes(4.1, 4.3)
-    mesh = ax.pcolormesh(temperatures[near], places, surface, norm=LogNorm(clip=True), rasterized=True)
+    mesh = ax.pcolormesh(temperatures[near], gammas, surface, norm=LogNorm(clip=True), rasterized=True)
     label, ticks = f"{title.title} on validation, {title.unit}", np.geomspace(*mesh.get_clim(), 5)
     ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
-    ax.plot(best, places, ".", color=LIGHT, label="best T of each γ")
+    ax.plot(best, gammas, ".", color=LIGHT, label="best T of each γ")
     for method, marker, size in ((PLAIN, "o", 14), (FOCAL, "*", 12)):  # a star in a circle
         column = Column(method, criterion)
-        if fitted := run.fits(column):  # perhaps between the rows of gammas
+        if fitted := run.fits(column):
             ax.plot(
                 fitted["temperature"],
-                np.interp(fitted.get("calibration_gamma", 0.0), gammas, places),
+                fitted.get("calibration_gamma", 0.0),
                 marker,
                 markersize=size,
                 color=COLOURS[run.method_colour(column)],
@@ -318,8 +310,6 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> 
                 label=run.method_title(column).lower(),
             )
     logarithmic_ticks(ax, "x")
-    every = -(-len(gammas) // 16)
-    ax.set_yticks(places[::every], map(plain, gammas[::every]))
     ax.set(xlabel="temperature T", ylabel="calibration γ (0: temperature scaling)")
     ax.grid(visible=False)
     legend(ax, loc="outside lower center")
@@ -333,43 +323,32 @@ def reference(run: Run) -> Column | None:
 
 
 @styled()
-def differences(run: Run) -> Axes | None:
-    """Draw NLL and ECE of each method less temperature scaling's with 95% intervals; None without such rows.
+def differences(run: Run, metric: Title) -> Axes | None:
+    """Draw NLL or ECE of each method less temperature scaling's with 95% intervals; None without such rows.
 
     Filled marks are of the split that the page is about, hollow ones of held-out parts of val. Green leaves out 0 on
     the better side, orange on the worse. A row far beyond the others is an arrow.
     """
-    against, competing, pairs = reference(run), run.column_of_each(), {NLL: {}, ECE: {}}
+    against, competing, lines = reference(run), run.column_of_each(), {}
     for column in run.columns() if against else ():
         is_other = column.criterion and column not in competing
         title = run.method_title(column) + (f", by {criterion_title(column.criterion)}" if is_other else "")
-        for metric, rows in pairs.items():
-            parts = dict.fromkeys((run.measured_on, HELD_OUT))
-            pair = (run.difference(metric.title.lower(), part, column, against) for part in parts)
-            if pair := list(filter(None, pair)):
-                rows[title] = pair
-    titles = [*pairs[NLL] | pairs[ECE]]
-    pairs = {metric: rows for metric, rows in pairs.items() if rows}
-    if not pairs:
+        parts = dict.fromkeys((run.measured_on, HELD_OUT))
+        pair = (run.difference(metric.title.lower(), part, column, against) for part in parts)
+        lines[title] = list(filter(None, pair))
+    ends = [max(-row.low, row.high) for row in itertools.chain(*lines.values())]
+    if not ends:
         return None
-    figure = Figure(figsize=(4.3, 0.8 + 0.45 * len(titles)))
-    for ax, (metric, rows) in zip(figure.subplots(ncols=len(pairs), squeeze=False).flat, pairs.items(), strict=True):
-        ends = [max(-row.low, row.high) for pair in rows.values() for row in pair]
-        reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
-        lines = {title: [_difference_mark(row, reach) for row in rows.get(title, ())] for title in titles}
-        label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
-        intervals(ax, lines, label, scale=metric.scale)
-        ax.locator_params("x", nbins=4)
-        ax.set(xlim=(-metric.scale * reach, metric.scale * reach), yticks=[], ylim=(len(titles) - 0.6, -0.7))
-        ax.set_title("← better", loc="left")
-    first = figure.axes[0]
-    for place, title in enumerate(titles):  # above its marks, and beyond the first axes where it is long
-        across = first.get_yaxis_transform()
-        first.text(0, place - 0.28, title, fontweight="bold", transform=across, in_layout=False)
-    return first
+    reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
+    marks = {title: [_difference_mark(row, reach) for row in pair] for title, pair in lines.items()}
+    label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
+    ax = intervals(marks, label, scale=metric.scale)
+    ax.set(xlim=(-metric.scale * reach, metric.scale * reach))
+    ax.set_title("← better", loc="left")
+    return ax
 
 
-def _difference_mark(row: Difference, reach: float) -> Mark:
+def _difference_mark(row, reach):
     colour = "green" if row.high < 0 else "orange" if row.low > 0 else "grey"
     if max(-row.low, row.high) > reach:
         edge = math.copysign(reach, row.value)
@@ -377,7 +356,7 @@ def _difference_mark(row: Difference, reach: float) -> Mark:
     return Mark(row.value, row.low, row.high, colour, row.split != HELD_OUT)
 
 
-def errors_off(row: Metric) -> float:
+def _errors_off(row):
     """Return how many standard errors a gap is from 0; 0 where its interval has no width."""
     return 2 * Z95 * abs(row.value) / (row.high - row.low) if row.high > row.low else 0.0
 
@@ -398,20 +377,16 @@ def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> 
     A mark is filled where all classes counted as chances (Bonferroni) leave it off 0.
     """
     threshold, columns = NormalDist().inv_cdf(1 - 0.025 / len(gaps)), dict.fromkeys(itertools.chain(*gaps.values()))
-    classes = sorted(gaps, key=lambda name: max(map(errors_off, gaps[name].values())), reverse=True)[:MOST_CLASSES]
+    classes = sorted(gaps, key=lambda name: max(map(_errors_off, gaps[name].values())), reverse=True)[:MOST_CLASSES]
     lines = {
         f"class {name}": [
-            Mark(row.value, row.low, row.high, run.method_colour(column), errors_off(row) > threshold)
+            Mark(row.value, row.low, row.high, run.method_colour(column), _errors_off(row) > threshold)
             for column, row in gaps[name].items()
         ]
         for name in classes
     }
-    ax = new_axes(4.3, 1.3 + (0.12 + 0.14 * len(columns)) * len(classes))
-    intervals(ax, lines, "mean probability less share, percentage points", scale=100)
-    for column in columns:
-        ax.plot([], [], "o-", color=COLOURS[run.method_colour(column)], label=run.fitted_title(column))
-    legend(ax, columns=1)
-    return ax
+    key = [(run.fitted_title(column), run.method_colour(column), True) for column in columns]
+    return intervals(lines, "mean probability less share, percentage points", scale=100, key=key)
 
 
 @styled()
@@ -422,10 +397,5 @@ def eces_of_tests(eces: Mapping[str, Sequence[Metric]], titles: Iterable[str], c
         name: [Mark(row.value, row.low, row.high, *mark) for row, mark in zip(rows, marks, strict=True)]
         for name, rows in eces.items()
     }
-    ax = new_axes(4.3, 1.3 + 0.5 * len(lines))
-    intervals(ax, lines, "ECE, %", scale=100)
-    for title, (of, filled) in zip(titles, marks, strict=True):
-        ax.plot([], [], "o-", color=COLOURS[of], markerfacecolor=COLOURS[of if filled else "paper"], label=title)
-    ax.set(xlim=(0, None))
-    legend(ax, columns=1)
-    return ax
+    key = [(title, *mark) for title, mark in zip(titles, marks, strict=True)]
+    return intervals(lines, "ECE, %", scale=100, key=key)

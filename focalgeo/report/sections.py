@@ -8,7 +8,7 @@ import io
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from focalgeo import records
 from focalgeo.report import style
 from focalgeo.report.selection import ECE, Run, has_interval, loss_title
 from focalgeo.report.style import printable, short
-from focalgeo.rows import Seconds, Title, select
+from focalgeo.rows import Row, Seconds, Title, select
 from focalgeo.types import InputError
 
 
@@ -111,12 +111,22 @@ def metric_cell(row: Any, title: Title, *, best: bool = False) -> Cell:
     return Cell(text, style.interval(*ends, title.digits), best, value, *ends)
 
 
-def measurements(corner: str, titles: Mapping[str, Title], lines: Sequence[tuple[str, str, Mapping]]) -> Table:
-    """Return a line for each (title, note, rows by name), and a column for each title of which a line has a row."""
-    titles = {name: title for name, title in titles.items() if any(name in rows for *_, rows in lines)}
-    cells = ([metric_cell(rows.get(name), title) for name, title in titles.items()] for *_, rows in lines)
-    lines = [Line(title, note, row) for (title, note, _), row in zip(lines, cells, strict=True)]
-    return Table(corner, [(title.title, title.note) for title in titles.values()], lines)
+def measurements(
+    corner: str,
+    titles: Mapping[str, Title],
+    lines: Sequence[tuple],
+    bold: Collection[Row] = (),
+) -> Table:
+    """Return a line for each (title, note, rows by name, perhaps its mark), and a column for each title that has rows.
+
+    bold: the rows that are marked.
+    """
+    titles = {name: title for name, title in titles.items() if any(line[2].get(name) for line in lines)}
+    table = []
+    for title, note, rows, *mark in lines:
+        cells = [metric_cell(rows.get(name), form, best=rows.get(name) in bold) for name, form in titles.items()]
+        table.append(Line(title, note, cells, *mark))
+    return Table(corner, [(title.title, title.note or title.unit) for title in titles.values()], table)
 
 
 def as_text(table: Table) -> str:
@@ -167,7 +177,7 @@ _TEMPLATES.filters |= {
     "count": "{:,}".format,
     "percent": "{:.1%}".format,
     "loss": loss_title,
-    "plain": style.plain,
+    "plain": style.rounded,
     "probability": style.probability,
     "share": lambda row: " ".join(filter(None, metric_cell(row, ECE)[:2])),
     "significant": style.significant,
@@ -192,7 +202,7 @@ def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any)
     """
     figures = {}
 
-    def svg(panel: Panel) -> Markup:
+    def svg(panel):
         name = re.sub(r"[^A-Za-z0-9,=_-]+", "_", panel.name)[:80]  # it may hold names of rows
         name = name if name not in figures else f"{name}-{len(figures)}"
         figures[name] = style.to_svg(panel.axes.figure, name)
@@ -210,7 +220,7 @@ def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any)
     return path
 
 
-def _inline(svg: str, panel: Panel) -> Markup:
+def _inline(svg, panel):
     """An SVG fit for a page: no ids but those referred to, colours that follow the theme, the page's font, a label."""
     label = f"{panel.title}: {' against '.join(filter(None, (panel.axes.get_ylabel(), panel.axes.get_xlabel())))}"
     body = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :]).replace(style.FONT, "var(--font)")
@@ -220,48 +230,35 @@ def _inline(svg: str, panel: Panel) -> Markup:
 
 
 def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
-    """Return a nested dict as dotted names and texts, in the order written; of a long list the first twelve."""
+    """Return a nested dict as dotted names and texts, in the order written.
+
+    none: what stands for a value that is None or empty.
+    """
     if isinstance(tree, Mapping) and (tree or not prefix):
         texts = {}
         for key, value in tree.items():
             texts |= settings(value, none, f"{prefix}.{key}".strip("."))
         return texts
     if isinstance(tree, list):
-        more = f" … ({len(tree)} in all)" if len(tree) > 12 else ""
-        tree = ", ".join(map(str, tree[:12])) + more
-    return {short(prefix, 100): none if tree is None else short(str("none" if tree in ("", {}) else tree), 1000)}
+        tree = ", ".join(map(str, tree))
+    return {short(prefix, 100): none if tree in (None, "", {}) else short(str(tree), 1000)}
 
 
 def record(run: Run, title: str, **notes: Any) -> Section:
     """Return the last section: the command to type again, and lists of what the manifest says, by their headings."""
-    config = _config_settings(run)
 
     def entries(*names):
         return settings({name: run.manifest[name] for name in names if name in run.manifest})
 
-    if run.chosen:
-        lists = {"": config, "Wall time": _phases(run.rows), "Versions": entries("created", "platform", "versions")}
-    else:
-        lists = {
-            "": entries("data", "parameters", "created", "git"),
-            "Wall time": _phases(run.rows),
-            "Config": config,
-            "Versions and devices": entries("platform", "devices", "versions"),
-        }
+    lists = {
+        "": entries("data", "parameters", "created", "git"),
+        "Wall time": _phases(run.rows),
+        "Config": settings(run.manifest.get("config", {}), none="default"),
+        "Versions and devices": entries("platform", "devices", "versions"),
+    }
     command = short(shlex.join(map(str, run.manifest.get("command", ()))), 10_000)
     words = say("command", text=command)
     return Section(f"{title}, and how to repeat it", words=words, lists=lists, notes=say("record", **notes))
-
-
-def _config_settings(run):
-    """The config's settings; of one left to its default the value it came to, where the manifest has that."""
-    config = settings(run.manifest.get("config", {}), none="default")
-    for split, size in run.manifest.get("data", {}).items():
-        if config.get(f"data.{split}_size") == "default":
-            config[f"data.{split}_size"] = f"{size} (default)"
-    if config.get("evaluation.methods") in ("none", "default"):
-        config["evaluation.methods"] = "all"
-    return config
 
 
 def _phases(rows):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from focalgeo.report.style import METHOD_COLOURS, fixed, interval, plain, rounded, short
+from focalgeo.report.style import METHOD_COLOURS, fixed, interval, rounded, short
 from focalgeo.rows import Difference, Fit, Metric, Row, Title, select
 
 # The methods that sentences are about; any other is known by its entry in the manifest alone.
@@ -102,7 +102,7 @@ class Run(NamedTuple):
             return "an unnamed loss"
         gamma = self.setting("loss.gamma") if "gamma" in (self.entry("loss_values") or ()) else None
         numbers = {"γ": gamma, "trace penalty": self.setting("loss.trace_penalty") or None}
-        values = [f"{title}\u00a0=\u00a0{plain(value)}" for title, value in numbers.items() if value is not None]
+        values = [f"{title}\u00a0=\u00a0{rounded(value)}" for title, value in numbers.items() if value is not None]
         return ", ".join([loss_title(short(name)), *values])
 
     def at_chance(self) -> list[Metric]:

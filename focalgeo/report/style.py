@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.style
@@ -125,18 +125,13 @@ def rounded(value: float, digits: int = 4) -> str:
     return _trimmed(significant(value, digits))
 
 
-def plain(value: float) -> str:
-    """Return a number without needless zeros: 0.05, 1, 3,000."""
-    return _trimmed(fixed(value, 6)) if abs(value) >= 1e-4 else rounded(value, 2)
-
-
 def _trimmed(text: str) -> str:
     return re.sub(r"(\.\d*?[1-9])0+\b|\.0+\b", r"\1", text)
 
 
 def probability(value: float) -> str:
     """Return a number with three decimals, or as many as leave two digits of what is missing to 1, up to six."""
-    return plain(round(value, max(3, 1 - math.floor(math.log10(max(1 - value, 1e-5))))))
+    return _trimmed(fixed(value, max(3, 1 - math.floor(math.log10(max(1 - value, 1e-5))))))
 
 
 def fixed(value: float, digits: int) -> str:
@@ -220,26 +215,42 @@ class Mark(NamedTuple):
     marker: str = "o"
 
 
-def intervals(ax: Axes, lines: Mapping[str, Sequence[Mark]], label: str, *, scale: float = 1.0) -> None:
-    """Draw marks, times `scale`, on horizontal intervals, those of one title beneath each other, and a line at 0."""
+def intervals(
+    lines: Mapping[str, Sequence[Mark]], label: str, *, scale: float = 1.0, key: Iterable[tuple[str, str, bool]] = ()
+) -> Axes | None:
+    """Draw marks, times `scale`, on horizontal intervals, those of one title beneath each other, and a line at 0.
+
+    Each title without marks is left out; None of none. key: of the legend, (title, colour, whether filled).
+    """
+    lines = {title: marks for title, marks in lines.items() if marks}
+    if not lines:
+        return None
+    ax = new_axes(4.3, 1.05 + 0.2 * len(lines) + 0.15 * sum(map(len, lines.values())))
     for place, marks in enumerate(lines.values()):
         for height, mark in zip(np.linspace(place - 0.4, place + 0.4, len(marks) + 2)[1:-1], marks, strict=True):
             colour = colour_of(mark.colour)
             ax.hlines(height, scale * mark.low, scale * mark.high, color=colour, linewidth=2)
             inside = colour if mark.filled else COLOURS["paper"]
             ax.plot(scale * mark.value, height, mark.marker, color=colour, markerfacecolor=inside)
+    for title, colour, filled in key:
+        inside = COLOURS[colour if filled else "paper"]
+        ax.plot([], [], "o-", color=COLOURS[colour], markerfacecolor=inside, label=title)
     ax.axvline(0, color=COLOURS["ink"], linewidth=1)
     ax.set_yticks(range(len(lines)), lines)
     ax.set(xlabel=label, ylim=(len(lines) - 0.5, -0.5))
     ax.grid(visible=False, axis="y")
+    legend(ax)
+    return ax
 
 
-def legend(ax: Axes, *, columns: int = 2, title: str = "", loc: str = "outside upper left") -> None:
+def legend(ax: Axes, *, title: str = "", loc: str = "outside upper left") -> None:
     """Write the legend of the axes above them, or right of them where it has a title, with entries evenly spread."""
-    loc, columns = ("outside right upper", 1) if title else (loc, columns)
+    loc = "outside right upper" if title else loc
     handles, labels = ax.get_legend_handles_labels()
+    if not handles:
+        return
     every = -(-len(handles) // _MOST_ENTRIES) or 1
-    columns = 1 if max(map(len, labels), default=0) > _LETTERS_OF_TWO else columns
+    columns = 1 if title or max(map(len, labels)) > _LETTERS_OF_TWO else 2
     ax.figure.legend(handles[::every], labels[::every], loc=loc, ncols=columns, title=title)
 
 
@@ -257,5 +268,5 @@ def logarithmic_ticks(ax: Axes, axis: str) -> None:
     low, high = ticks.get_view_interval()
     subdivisions = (1,) if high >= 100 * low else (1, 2, 5) if high >= 5 * low else range(1, 10)
     ticks.set_major_locator(LogLocator(subs=subdivisions))
-    ticks.set_major_formatter(lambda value, _: plain(value))
+    ticks.set_major_formatter(lambda value, _: rounded(value))
     ticks.set_minor_formatter("")

@@ -4,14 +4,13 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from msgspec.structs import replace
 
 from focalgeo.report import row_figures, sections, style
@@ -21,8 +20,6 @@ from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table,
 from focalgeo.report.selection import (
     AS_TRAINED,
     BY_NLL,
-    FOCAL,
-    PLAIN,
     UNCALIBRATED,
     Column,
     Rows,
@@ -56,10 +53,8 @@ AXES = {  # title and symbol
     "weight_decay": ("weight decay", "weight decay"),
     "seed": ("seed", "seed"),
 }
-_FITTED = {"calibration_gamma": "Calibration γ", "temperature": "Temperature T"}
-_AFTER = {UNCALIBRATED: "as trained", PLAIN: "after T", FOCAL: "after γ and T"}
 _OF_CROSS_ENTROPY = {"name": "trace", "loss": "cross_entropy"}
-_CHOOSING = (("nll", AS_TRAINED), ("nll", BY_NLL), ("ece", AS_TRAINED), ("ece", BY_NLL), ("accuracy", AS_TRAINED))
+_CHOOSING = (("nll", BY_NLL), ("nll", AS_TRAINED), ("ece", AS_TRAINED), ("ece", BY_NLL), ("accuracy", AS_TRAINED))
 _VISIBLE = (0.3, 0.85)  # of the colour map: its ends vanish on a dark page or on a light one
 
 
@@ -131,18 +126,18 @@ def headline(run: Run) -> Markup:
     return say("sweep_of", sweep=sweep_of(run))
 
 
-def member_text(row: Row) -> str:
+def _member_text(row):
     """Return the values of a row's run on all axes, which name it: "gamma 2.0, seed 1"."""
     return ", ".join(f"{name} {getattr(row, name)}" for name in AXES if getattr(row, name) is not None)
 
 
 def members_of(rows: Rows, kind: type, **fields: Any) -> set[str]:
     """Return the names of the runs that have such a row."""
-    return set(map(member_text, select(rows, kind, **fields)))
+    return set(map(_member_text, select(rows, kind, **fields)))
 
 
 @style.styled()
-def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
+def _along_axis(sweep, quantities):
     """Draw quantities of one figure against the axis: mean, interval, every seed."""
     ax = style.new_axes()
     for quantity in quantities:
@@ -156,13 +151,12 @@ def along_axis(sweep: Sweep, quantities: Sequence[Quantity]) -> Axes:
     if quantity.scale == 100:
         style.percentages(ax, "y")
     ax.grid(visible=False, axis="x")
-    if len(quantities) * len(sweep.lines) > 1:
-        style.legend(ax)
+    style.legend(ax)
     return ax
 
 
 @style.styled()
-def scatter(sweep: Sweep, split: str) -> Axes:
+def _scatter(sweep, split):
     """Draw ECE against cross-entropy's trace on a split, a point for each member and seed, a colour for each value."""
     trace, ece = sweep.numbers(Trace, split=split, **_OF_CROSS_ENTROPY), sweep.metric("ece")
     ax, known = style.new_axes(4.6, 3.4), np.isfinite(trace + ece)
@@ -177,7 +171,7 @@ def scatter(sweep: Sweep, split: str) -> Axes:
     return ax
 
 
-def by_epoch(sweep: Sweep, name: str, **fields: Any) -> Axes | None:
+def _by_epoch(sweep, name, **fields):
     """Draw the mean over seeds of a diagnostic against the epoch, a line for each member; None of none."""
     lines = {}
     for (line, linestyle), (value, shade) in itertools.product(sweep.lines.items(), sweep.values.items()):
@@ -210,39 +204,40 @@ def _reliability(sweep: Sweep) -> list[Section]:
 
 def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     """Return metrics, ECE and NLL after each method, fitted numbers and curvature, as far as there are rows."""
-    fitted = [column for column in run.column_of_each() if column != AS_TRAINED]
     lines = [
-        *(_of_metric(run, sweep, name) for name in PRINTED),
-        *(_of_metric(run, sweep, name, column) for name in ("ece", "nll") for column in fitted),
+        *(
+            _of_metric(run, sweep, name, column)
+            for name in run.metrics
+            for column in run.column_of_each()
+            if column == AS_TRAINED or name in ("ece", "nll")
+        ),
         *_of_fits(run, sweep),
-        *(_of_metric(run, sweep, name) for name in run.metrics if name not in PRINTED),
         *_of_curvature(run, sweep),
     ]
     return [line for line in lines if np.isfinite(line.numbers).any()]
 
 
-def _of_metric(run, sweep, name, column=AS_TRAINED):
+def _of_metric(run, sweep, name, column):
     """A metric; those that a terminal shows as trained have a figure, and ECE after each method is in its own."""
-    title, as_trained, figure = run.metrics[name], column == AS_TRAINED, None
-    words = _AFTER.get(column.method) or f"after {run.method_title(column).lower()}"
-    words = "" if as_trained and name != "ece" else words
-    if name == "ece" or (as_trained and name in PRINTED):
+    title, words, figure = run.metrics[name], _after(run, column), None
+    if name == "ece" or (column == AS_TRAINED and name in PRINTED):
         figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
-    line, numbers = joined(f"{title.title} {words}".strip(), title.unit), sweep.metric(name, column)
+    line, numbers = joined(f"{title.title} {words}", title.unit), sweep.metric(name, column)
     return Quantity(line, numbers, figure, words, run.method_colour(column), title.scale)
+
+
+def _after(run, column):
+    return "as trained" if column == AS_TRAINED else f"after {run.method_title(column).lower()}"
 
 
 def _of_fits(run, sweep):
     """The fitted numbers; several methods' of one name are in one figure."""
-    fits = _own_fits(run)
-    names = [name for _, name, _ in fits]
-    for column, name, symbol in fits:
+    for column in run.column_of_each():
         method = run.method_title(column).lower()
-        heading = f"Best {symbol} of {method}" if names.count(name) == 1 else f"Best {symbol}"
-        figure = "Calibration", f"sweep_{name}", heading, _FITTED.get(name, name.replace("_", " ").capitalize())
-        line = joined(f"Best {symbol}", method if column.method != PLAIN else "")
-        numbers = sweep.numbers(Fit, name=name, **column._asdict())
-        yield Quantity(line, numbers, figure, method, run.method_colour(column))
+        for name, symbol in symbols_of(run.fits(column)).items():
+            figure = "Calibration", f"sweep_{name}", f"Best {symbol}", name.replace("_", " ").capitalize()
+            numbers = sweep.numbers(Fit, name=name, **column._asdict())
+            yield Quantity(f"Best {symbol}, {method}", numbers, figure, method, run.method_colour(column))
 
 
 def _of_curvature(run, sweep):
@@ -251,22 +246,12 @@ def _of_curvature(run, sweep):
         loss, split = loss_title(row.loss), row.split
         for name, (title, *_) in TITLES.items():
             numbers = sweep.numbers(Eigenvalue | Trace | Sharpness, name=name, loss=row.loss, split=split)
-            line = joined("λmax" if name == "lambda_max" else title, loss, split)
+            line = joined(title, loss, split)
             figure = "Curvature", f"sweep_{name}_{split}", f"{title} on {split}", title.lower()
             yield Quantity(line, numbers, figure, loss, style.loss_colour(row.loss))
 
 
-def _own_fits(run):
-    """Method, name and symbol of the fitted numbers that are not those of a plainer one, as a first stage has them."""
-    fits = {}
-    for column in run.column_of_each():
-        for name, symbol in symbols_of(run.fits(column)).items():
-            rows = run.select(Fit, column, name=name)
-            fits.setdefault((name, *(row.value for row in rows)), (column, name, symbol))
-    return list(fits.values())
-
-
-def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: bool = True) -> list[Table]:
+def _sweep_tables(sweep, quantities, *, differences=True):
     """Return means over seeds with 95% intervals at each value; beneath, the paired difference to the first value."""
     tables = []
     for place, title in enumerate(sweep.lines):
@@ -274,34 +259,28 @@ def sweep_tables(sweep: Sweep, quantities: Iterable[Quantity], *, differences: b
         for quantity in quantities:
             numbers = quantity.scale * quantity.numbers[place]
             lines.append(Line(quantity.title, "", list(map(_cell, numbers))))
-            less = [_difference(seeds) for seeds in numbers[1:] - numbers[0]]
-            if differences and any(cell.text for cell in less):
-                lines.append(Line("", f"less at {sweep.heads[0]}, paired", [Cell(""), *less]))
+            less = [_cell(seeds, 3, paired=True) for seeds in numbers - numbers[0]]
+            if differences and set(less[1:]) - {NOTHING}:
+                lines.append(Line("", f"less at {sweep.heads[0]}, paired", [NOTHING, *less[1:]]))
         tables.append(Table(title or "Mean over seeds", [(head, "") for head in sweep.heads], lines))
     return tables
 
 
-def _cell(seeds, digits=4, steps=5):
-    """The mean over seeds with its interval beneath, whose decimals make so many steps of its width."""
+def _cell(seeds, digits=4, steps=5, *, paired=False):
+    """The mean over seeds with its interval beneath, whose decimals make so many steps of its width.
+
+    Of paired differences with its sign, bold where the interval leaves out 0, and of one seed nothing.
+    """
     value, _, low, high, n = seed_mean(seeds)
-    if not n:
+    if n <= paired:
         return NOTHING
-    text = style.significant(value, digits)
+    text = ("+" if paired and value > 0 else "") + style.significant(value, digits)
     if not low < high:  # one seed, or the same number in all
-        return Cell(text, value=value)
-    return Cell(text, style.ends(low, high, steps=steps), False, value, low, high)
+        return Cell(text, "", paired and value != 0, value)
+    return Cell(text, style.ends(low, high, steps=steps), paired and not low <= 0 <= high, value, low, high)
 
 
-def _difference(seeds):
-    """The mean of paired differences with its sign and interval, bold where that leaves out 0; of one seed nothing."""
-    value, _, low, high, n = seed_mean(seeds)
-    if n < 2:
-        return Cell("")
-    text = f"{'+' if value > 0 else ''}{style.significant(value, 3)}"
-    return Cell(text, style.ends(low, high), not low <= 0 <= high, value, low, high)
-
-
-def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
+def _choices(run, sweep):
     """Return what NLL, ECE and accuracy on val would choose among all values and lines, and what that costs on test.
 
     Also a sentence on the choice by NLL after temperature scaling, else by the first there is. Values that lack a seed
@@ -324,9 +303,9 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
         # How much worse the chosen is on test than the best, paired over seeds.
         cost = _cell(loss[1, chosen] - loss[1, best], 2, 50)
         cells = [Cell(names[chosen], note), *map(_cell, numbers[:, chosen]), Cell(names[best]), cost]
-        by = f"{title.title} {'as trained' if column == AS_TRAINED else f'after {run.method_title(column).lower()}'}"
+        by = f"{title.title} {_after(run, column)}"
         lines.append(Line(joined(by, title.unit), "", cells))
-        if not sentence or (name, column) == ("nll", BY_NLL):
+        if not sentence:
             values = {"value": names[chosen], "best": names[best], "cost": cost, "unit": title.unit}
             sentence = say("choice", by=by, **values, seeds=n, left_out=left_out)
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
@@ -335,8 +314,8 @@ def choices(run: Run, sweep: Sweep) -> tuple[Table, Markup]:
 
 def signs_of_failure(run: Run, sweep: Sweep, lines: Sequence[Quantity]) -> Markup:
     """Return a paragraph for each: ECE and curvature that part, members that stay at chance, members that stopped."""
-    chance = [(member_text(row), row) for row in run.at_chance()]
-    stopped = [f"{member_text(row)} at step {row.value}" for row in run.select(Scalar, name="stopped")]
+    chance = [(_member_text(row), row) for row in run.at_chance()]
+    stopped = [f"{_member_text(row)} at step {row.value}" for row in run.select(Scalar, name="stopped")]
     shares = _shares_stopped(sweep) if stopped else ({}, 1.0)
     signs = [*_partings(run, sweep, lines), say("chance", members=chance), say("stopped", members=stopped, of=shares)]
     return Markup().join(signs)
@@ -356,7 +335,8 @@ def _partings(run, sweep, lines):
         signs = {}
         for place, head in enumerate(sweep.heads[1:], start=1):
             cells = {
-                title: _difference(values[number, place] - values[number, 0]) for title, values in measures.items()
+                title: _cell(values[number, place] - values[number, 0], 3, paired=True)
+                for title, values in measures.items()
             }
             rising = {title: cell.value > 0 for title, cell in cells.items() if cell.best}
             against = [title for title in rising if rising[title] != rises]
@@ -385,20 +365,20 @@ def _shares_stopped(sweep):
 def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     """Write the page of a sweep: curves along its axis with intervals over seeds, and tables of them."""
     sweep = sweep_of(run)
-    lines, (chosen, sentence) = quantities(run, sweep), choices(run, sweep)
-    fits = defaultdict(list)
-    for column, _, symbol in _own_fits(run):
-        fits[run.method_title(column)].append(symbol)
+    lines, (chosen, sentence) = quantities(run, sweep), _choices(run, sweep)
+    fits = {
+        run.method_title(of): list(symbols_of(run.fits(of)).values()) for of in run.column_of_each() if run.fits(of)
+    }
     flatness = [
-        Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", scatter(sweep, split))
+        Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", _scatter(sweep, split))
         for split in splits_of(run.select(Trace, **_OF_CROSS_ENTROPY))
     ]
     wrong = {"name": "true_class_probability", "outcome": "wrong"}
     courses = [
-        Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", by_epoch(sweep, split=split, **wrong))
+        Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", _by_epoch(sweep, split=split, **wrong))
         for split in splits_of(run.select(Diagnostic, **wrong))
     ]
-    courses.append(Panel("sweep_weight_norm", row_figures.MEANS["weight_norm"][0], by_epoch(sweep, "weight_norm")))
+    courses.append(Panel("sweep_weight_norm", row_figures.MEANS["weight_norm"][0], _by_epoch(sweep, "weight_norm")))
     parts = [
         Section("Signs of failure", signs_of_failure(run, sweep, lines)),
         Section(
@@ -412,7 +392,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         Section("While training", figures=courses, notes=say("sweep_diagnostics")),
         Section(
             f"All numbers, and differences to those at {sweep.heads[0]}",
-            tables=sweep_tables(sweep, lines),
+            tables=_sweep_tables(sweep, lines),
             notes=say("sweep_numbers"),
         ),
         Section("Which would be chosen on val?", tables=[chosen], notes=say("choices")),
@@ -438,11 +418,11 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
 
 
 def _panels(sweep, quantities, section):
-    """The figures of a section, ECE first."""
+    """The figures of a section."""
     shared = dict.fromkeys(line.figure for line in quantities if line.figure and line.figure[0] == section)
     return [
-        Panel(*figure[1:3], along_axis(sweep, [line for line in quantities if line.figure == figure]))
-        for figure in sorted(shared, key=lambda figure: figure[1] != "sweep_ece")
+        Panel(*figure[1:3], _along_axis(sweep, [line for line in quantities if line.figure == figure]))
+        for figure in shared
     ]
 
 
@@ -451,5 +431,5 @@ def sweep_text(rows: Rows, manifest: Mapping[str, Any]) -> str:
     run = Run(rows, manifest)
     sweep = sweep_of(run)
     lines = [line for line in quantities(run, sweep) if line.figure]
-    tables = map(sections.as_text, sweep_tables(sweep, lines, differences=False))
-    return "\n\n".join(filter(None, [*tables, choices(run, sweep)[1].unescape()]))
+    tables = map(sections.as_text, _sweep_tables(sweep, lines, differences=False))
+    return "\n\n".join(filter(None, [*tables, _choices(run, sweep)[1].unescape()]))
