@@ -2,7 +2,6 @@
 
 import signal
 
-import clusters
 import numpy as np
 import pytest
 from clusters import ROOT, cluster, differences, run_cluster, steps_done, wait_for
@@ -164,19 +163,3 @@ def test_a_workdir_that_only_process_0_can_see_is_refused_by_all(tmp_path):
     lines = run_cluster(tmp_path / "cwd", 2, 1, *job("steps"), code=2)
     assert lines[0] == lines[1]
     assert "run" in lines[0][0]
-
-
-def test_variables_of_slurm_are_enough(tmp_path, monkeypatch):
-    with clusters.socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"JOB_ID": "1", "STEP_ID": "0", "STEP_NODELIST": "localhost", "NTASKS": "2", "STEP_NUM_TASKS": "2"}
-    monkeypatch.setenv("JAX_COORDINATOR_PORT", str(port))
-    running = []
-    for index in range(2):
-        for name, value in (shared | {"PROCID": str(index), "LOCALID": str(index)}).items():
-            monkeypatch.setenv(f"SLURM_{name}", value)
-        running.append(clusters.Process(tmp_path / str(index), 1, *job("steps", optimizer__epochs=1)))
-    assert [process.ends(0) for process in running] == [[], []]
-    assert "process 1 of 2" in running[1].log.read_text()
-    assert not list((tmp_path / "1").iterdir())

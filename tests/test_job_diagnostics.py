@@ -118,11 +118,6 @@ def test_examples_of_a_split_in_the_order_of_classes_are_of_all_classes():
         np.testing.assert_array_equal(measurement._spread(split, examples).y, split.y)
 
 
-def test_no_examples_given_means_all(prepared):
-    rows = rows_after(prepared, 2, examples=0, splits=("val",))
-    assert {row.n for row in rows if row.name == "nll" and row.outcome is None} == {len(prepared.dataset.val.y)}
-
-
 def test_a_member_whose_numbers_are_not_finite_has_none(prepared):
     members, (group,) = groups_after(prepared, 2)
     broken = jax.tree.map(np.array, group.params)

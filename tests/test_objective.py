@@ -10,12 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from focalgeo import curvature, job, losses, models, parallel, records, trees
+from focalgeo import curvature, losses, models, parallel, trees
 from focalgeo.config import load_config as config_file
 from focalgeo.job import preparation, training
 from focalgeo.job.preparation import make_members
-from focalgeo.rows import Metric, select
-from focalgeo.training import checkpoint
 from focalgeo.training.step import make_step, member_state
 from focalgeo.types import Batch, InputError, Predictions, TrainState
 
@@ -186,13 +184,7 @@ def test_a_trace_of_a_part_leaves_loss_and_running_statistics_those_of_the_batch
     np.testing.assert_allclose(metrics["penalty"], 0.5 * 7 * trees.dot(probe, product), rtol=1e-4)
 
 
-def test_names_choose_the_gammas_of_the_papers():
-    names = ("fla_532", "fls_531", "mmce")
-    values = {name: preparation.make_objective(load_config(name=name)).loss_values for name in names}
-    np.testing.assert_array_equal(values["fla_532"]["gammas"], [5, 3, 2])
-    np.testing.assert_allclose(values["fla_532"]["thresholds"], [0.19, 0.5], rtol=1e-7)
-    np.testing.assert_array_equal(values["fls_531"]["boundaries"], [100, 250])
-    assert set(values["mmce"]) == {"penalty_weight"}
+def test_thresholds_and_gammas_of_the_config_are_the_loss_s():
     own = preparation.make_objective(
         load_config(name="sample_dependent_focal_loss", thresholds=(0.3,), gammas=(4.0, 1.0))
     )
@@ -261,20 +253,6 @@ def test_a_schedule_learns_the_epoch_and_other_losses_are_left_alone(prepared):
     assert all(new is old for new, old in zip(*leaves, strict=True))
     scheduled = of_two(plain, preparation.make_objective(load_config(name="fls_532")).loss_values)
     np.testing.assert_array_equal(adapt(scheduled, 7).loss_values["epoch"], [7, 7])
-
-
-@pytest.mark.long
-def test_adafocal_runs_the_whole_job_and_its_state_is_in_the_checkpoint(tmp_path):
-    config = load_config(name="adafocal_loss")
-    config.evaluation.update({"num_resamples": 2, "temperature_step": 0.5})
-    config.curvature.examples = 0
-    rows = job.run(config, tmp_path / "run")
-    assert not any(row.gamma for row in records.read_rows(tmp_path / "run") if row.name == "accuracy")
-    state = preparation.initial_state(preparation.prepare(config), make_members(config))
-    kept = checkpoint.restore_latest(tmp_path / "run" / "checkpoints", state).state.loss_values["adafocal"]
-    assert isinstance(kept, losses.AdaFocalState)
-    assert np.ptp(kept.gammas) > 0.05  # the second epoch moved them
-    assert select(rows, Metric, name="ece", method="uncalibrated")
 
 
 def test_a_part_of_the_batch_that_the_devices_do_not_divide_is_one_line():

@@ -1,6 +1,5 @@
 """Devices: the noise and the place of members, what is compared, and how much memory is free."""
 
-import json
 import math
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from focalgeo import files, parallel
-from focalgeo.types import InputError, Interrupted, RunError, TrainState
+from focalgeo.types import RunError, TrainState
 
 
 def members_of(keys):
@@ -53,44 +52,6 @@ def test_one_process_agrees_with_itself():
     assert (parallel.count(), files.is_first()) == (1, True)
     assert parallel.broadcast("x", lambda: (1, 2)) == (1, 2)
     assert parallel.exchange("x", "own") == ["own"]
-
-
-@pytest.fixture
-def two_processes(monkeypatch):
-    """What process 0 is told where it is one of two, of which the other says others[name]."""
-
-    def told(others):
-        def allgather(array):
-            if np.ndim(array) == 0:
-                return np.stack([array, 100])
-            name, value, signal = json.loads(array.tobytes())
-            text = json.dumps(others.get(name, [name, value, signal])).encode().ljust(len(array))
-            return np.stack([array, np.frombuffer(text, np.uint8)])
-
-        monkeypatch.setattr(parallel.multihost_utils, "process_allgather", allgather)
-        monkeypatch.setattr(jax, "process_count", lambda: 2)
-
-    return told
-
-
-def test_processes_learn_of_each_other_s_values_errors_and_signals(two_processes):
-    two_processes({"a": ["a", 2, 0], "b": ["c", 2, 0], "d": ["d", 2, 15]})
-    assert parallel.exchange("a", 1) == [1, 2]
-    assert parallel.broadcast("x", lambda: {"is": [1.5, None]}) == {"is": [1.5, None]}
-    parallel.check_equal("x", {"a": 1}, "mend")
-    with pytest.raises(InputError, match="the processes differ in a: 1 of process 0, 2 of process 1: mend"):
-        parallel.check_equal("a", 1, "mend")
-    with pytest.raises(RunError, match="out of step"):
-        parallel.exchange("b", 1)
-    with pytest.raises(Interrupted) as caught:
-        parallel.exchange("d", 1)
-    assert caught.value.exit_code == 143
-
-    def refuse():
-        raise InputError("not a folder")
-
-    with pytest.raises(InputError, match="not a folder"):
-        parallel.broadcast("x", refuse)
 
 
 def test_fingerprints_of_groups_may_differ_and_those_of_devices_may_not():

@@ -110,26 +110,6 @@ def test_words_say_what_is_trained():
     assert (config.optimizer.reduction, config.optimizer.clip_norm) == ("mean", 0.0)
     config = load_config("cifar", "published,mmce")
     assert (config.optimizer.reduction, config.optimizer.clip_norm, config.loss.name) == ("sum", 2.0, "weighted_mmce")
-    assert load_config("cifar", "published,brier").optimizer.reduction == "mean"
-    assert load_config("cifar", "fls532").loss.boundaries == (100, 250)
-    assert load_config("tiny_imagenet", "fls532").loss.boundaries == (30, 70)
-    assert load_config("newsgroups", "fls531").loss.boundaries == (14, 36)
-    assert load_config("sst", "mmce").loss.penalty_weight == 8.0
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "message"),
-    [
-        ("cifar", "resnet51", "cifar.py is 'resnet51': did you mean 'resnet50'?"),
-        ("cifar", "fl1,fl2", "cifar.py is given 'fl1' and 'fl2': name one of them"),
-        ("digits_gamma", "fast", "digits.py is 'fast': choose one of quick"),
-        ("linear", "limit,quick", "linear.py is given 'limit' and 'quick': name one of them"),
-    ],
-)
-def test_wrong_words_are_named(name, words, message):
-    with pytest.raises(InputError) as caught:
-        load_config(name, words)
-    assert str(caught.value).endswith(message)
 
 
 @pytest.fixture(scope="module")
@@ -143,14 +123,6 @@ def small_files(tmp_path_factory):
 
     for split, label, number in itertools.product(("train", "test"), ("ant", "bee"), range(20)):
         draw(folder / "cifar" / split / label / f"{number}.png", 32)
-    root, annotations = folder / "tiny_imagenet", []
-    for label, number in itertools.product(("n01", "n02"), range(20)):
-        draw(root / "train" / label / "images" / f"{label}_{number}.JPEG", 64)
-        draw(root / "val" / "images" / f"{label}_{number}.JPEG", 64)
-        annotations.append(f"{label}_{number}.JPEG\t{label}\t0\t0\t62\t62")
-    (root / "val" / "val_annotations.txt").write_text("\n".join(annotations) + "\n")
-    (root / "wnids.txt").write_text("n01\nn02\n")
-    (root / "words.txt").write_text("n01\tant\nn02\tbee, honeybee\n")
     words = ["alpha", "beta", "gamma", "delta", "omega"]
     for split, group, number in itertools.product(("train", "test"), ("sci.a", "sci.b"), range(40)):
         path = folder / "newsgroups" / f"20news-bydate-{split}" / group / str(number)
@@ -168,7 +140,6 @@ def small_files(tmp_path_factory):
     ("name", "words"),
     [
         ("cifar", "vgg19,brier"),
-        ("tiny_imagenet", "vgg19,fl3"),
         ("newsgroups", "adafocal"),
         ("sst", "mmce"),
     ],

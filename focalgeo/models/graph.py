@@ -18,8 +18,7 @@ class GCN(Network):
     numbers of its nearest nodes, from 0. A number that is none gives NaN. A node's logits rest on the features of
     nodes as many edges away as there are layers, whether these have labels or not.
 
-    Accuracy: every node's logits are within 1e-5 of dense matrix products in float64; nodes in another order give the
-    same logits in that order: tests/test_graph_models.py.
+    Accuracy: every node's logits are within 1e-5 of dense matrix products in float64: tests/test_graph_models.py.
 
     Source: Kipf & Welling, arXiv 1609.02907, Eqs. 2 and 9; widths and dropout as there, but none of the input's, and
     flax's own initial weights.
