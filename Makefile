@@ -55,6 +55,7 @@ docs: $(DOCS)
 lint: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
 
 install: $(RUNS)
 

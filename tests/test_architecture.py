@@ -64,7 +64,7 @@ ONLY = {
     "platformdirs": {"data", "job"},
     "ml_collections": {"config", "job", "run"},
 }
-LONG = {"calibrate.make_parser", "calibrate.run_and_print", "comparison.compare"}  # functions of more than 60 lines
+LONG = {"calibrate.make_parser"}  # functions of more than 60 lines
 # room -> the tokens that it may hold, without comments, docstrings and layout; an addition raises its room's line
 BUDGETS = {
     "experiments": 17000,
@@ -95,7 +95,7 @@ BUDGETS = {
     "focalgeo/calibration": 4400,
     "focalgeo/calibration/fits": 10250,
     "focalgeo/calibration/maps": 4000,
-    "focalgeo/calibration/methods": 9400,
+    "focalgeo/calibration/methods": 9250,
     "focalgeo/calibration/metrics": 9500,
     "focalgeo/calibration/study": 12000,
     "focalgeo/curvature": 9450,
@@ -107,8 +107,8 @@ BUDGETS = {
     "focalgeo/report": 23850,
     "focalgeo/theory": 3900,
     "focalgeo/training": 4750,
-    "tests": 75600,
-    "tests/calibration": 53950,
+    "tests": 74000,
+    "tests/calibration": 53200,
     "tests/curvature": 17900,
     "tests/data": 19650,
     "tests/evaluation": 10900,

@@ -16,7 +16,9 @@ from focalgeo.curvature.matvec import layout_of, ravel, unravel
 from focalgeo.trees import at_highest
 from focalgeo.types import Array, InputError, PyTree, shown
 
+# A dense matrix of 5,000 parameters takes 100 MB in float32; beyond it, products and Lanczos serve.
 DENSE_LIMIT = 5000
+# Rows are products with unit vectors: 64 at once hold 64 gradients, not one for each parameter.
 DENSE_ROWS_AT_ONCE = 64
 FORMS = ("forward_over_reverse", "reverse_over_reverse")
 _REVERSE = (

@@ -17,6 +17,7 @@ from focalgeo.trees import matmul
 from focalgeo.types import Array, Estimate, PyTree
 
 # a standard error takes two samples of 1, 1 or 2 products
+# Two samples at least of each kind: one alone has no standard error.
 LEAST_PRODUCTS = {"hutchinson": 2, "hutch++": 4, "xtrace": 4}
 # two products each; its standard error takes operations with the fourth power of them, memory with the third
 MOST_XTRACE_SAMPLES = 500

@@ -17,6 +17,7 @@ from focalgeo.rows import OUTCOMES, Diagnostic, HistogramBin, Row, finite
 from focalgeo.types import Array, Batch, InputError, Predictions, PyTree, TrainState
 
 BY_OUTCOME = ("nll", "entropy", "true_class_probability", "gradient_norm")
+# Four bins a decade: norms differ by orders of magnitude, and a bin is a factor of 1.8.
 PER_DECADE = 4
 INTERMEDIATES = "intermediates"  # flax's name of the collection
 NORM_EDGES = np.concatenate([[0.0], 10.0 ** (np.arange(-12 * PER_DECADE, 4 * PER_DECADE + 1) / PER_DECADE)])

@@ -35,6 +35,7 @@ from focalgeo.types import (
     shown,
 )
 
+# Each group has rows of its own and a line in the page's table, which nobody reads beyond some dozens.
 MOST_GROUPS = 100
 MANY = 10**7  # numbers in the files, from which on it is said that they take long
 READING = (*(f"{role}_key" for role in Keys._fields[:6]), "prefix", "positive", "ignore_label", "class_axis", "floor")

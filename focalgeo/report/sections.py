@@ -114,7 +114,8 @@ def metric_cell(row: Any, title: Title, *, best: bool = False) -> Cell:
 def measurements(corner: str, titles: Mapping[str, Title], lines: Sequence[tuple[str, str, Mapping]]) -> Table:
     """Return a line for each (title, note, rows by name), and a column for each title of which a line has a row."""
     titles = {name: title for name, title in titles.items() if any(name in rows for *_, rows in lines)}
-    lines = [Line(*words, [metric_cell(rows.get(name), titles[name]) for name in titles]) for *words, rows in lines]
+    cells = ([metric_cell(rows.get(name), title) for name, title in titles.items()] for *_, rows in lines)
+    lines = [Line(title, note, row) for (title, note, _), row in zip(lines, cells, strict=True)]
     return Table(corner, [(title.title, title.note) for title in titles.values()], lines)
 
 

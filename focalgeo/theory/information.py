@@ -85,6 +85,7 @@ def _exp_minus_line(log_p: Array, x: Array) -> Array:
     return jnp.where(small, p * near**2 / 2 * series, direct)
 
 
+# More than float64 has digits: the bracket ends at two neighbouring numbers.
 _HALVINGS = 60
 
 

@@ -94,6 +94,7 @@ def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> Temperat
 
 SPREAD = 10.0  # largest difference of two logits: those of the papers' cube (-5, 5)^classes
 STEPS = {2: 5000, 3: 100, 4: 50}  # steps of the lattice of logit differences, over the whole spread
+# Lattices of about a million points in each number of classes.
 MOST_STEPS = {2: 1_000_000, 3: 1_400, 4: 180}
 _HALVINGS, _STEP = 30, 1e-5  # of the bracket; relative, by which the error is seen to fall or to rise
 
