@@ -148,13 +148,6 @@ def test_a_number_at_the_end_of_its_grid_has_not_converged():
             assert found.converged == (min(gammas) < found.params["gamma"] < max(gammas))
 
 
-def test_predictions_are_those_of_the_map():
-    expected = calibration.focal_temperature_scaling(LOGITS, 0.51, 1.37)
-    np.testing.assert_allclose(FOCAL.predict_log_proba(LOGITS), expected, atol=1e-6)
-    np.testing.assert_allclose(FOCAL.predict_proba(LOGITS), np.exp(expected), atol=1e-6)
-    np.testing.assert_allclose(jax.jit(FOCAL.predict_log_proba)(LOGITS), expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("logits", "says"),
     [

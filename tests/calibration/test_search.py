@@ -89,6 +89,9 @@ def test_weights_count_examples_as_often_as_they_say(criterion):
     expected = grid_search(*repeated, (0.0, 1.0), (0.5, 1.0), criterion=criterion)
     for left, right in zip(got, expected, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-5)
+    scaled = grid_search(*spoiled, (0.0, 1.0), (0.5, 1.0), criterion=criterion, weights=0.3 * times)
+    np.testing.assert_allclose(scaled.nll, expected.nll, rtol=1e-5)
+    np.testing.assert_allclose(scaled.ece, expected.ece, atol=1e-5 if criterion == "ece" else 0.03)  # bins of N / M
 
 
 def test_blocks_of_temperatures_that_do_not_come_out_even_change_nothing(monkeypatch):

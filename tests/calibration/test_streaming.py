@@ -60,17 +60,6 @@ def test_any_chunks_give_the_metrics_of_all_examples(classes, counted):
         close(made.compute(states[0]), all_metrics(log_probs, labels, mask=mask, weights=weights, names=names))
 
 
-def test_one_example_at_a_time_and_all_at_once_agree():
-    made, update = of(5)
-    log_probs, labels, _ = predictions(300, 5, 7)
-    state = jax.lax.scan(
-        lambda state, row: (update(state, row[0][None], row[1][None]), None), made.init(), (log_probs, labels)
-    )[0]
-    whole = update(made.init(), log_probs, labels)
-    assert (state.shape, state.dtype) == (whole.shape, jnp.float32)
-    close(made.compute(state), made.compute(whole))
-
-
 def test_ten_million_examples_do_not_drift():
     """As 157 rounds of the same 1,000 chunks of 64: the value is that of one round, in float64."""
     log_probs, labels, _ = predictions(64_000, 2, 3)

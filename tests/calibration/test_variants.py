@@ -67,16 +67,6 @@ def test_fit_by_class_is_that_of_scipy_in_float64(name):
 
 
 @pytest.mark.parametrize("name", BY_NLL)
-def test_weights_are_repeats_and_zero_leaves_out(name):
-    logits, labels = drawn(400, noise=0.15)
-    count = np.arange(400) % 3
-    expected = fit(name, np.repeat(logits, count, axis=0), np.repeat(labels, count))
-    logits[count == 0], labels[count == 0] = np.nan, -1
-    for key, value in fit(name, logits, labels, weights=count).items():
-        np.testing.assert_allclose(value, expected[key], atol=2e-3)
-
-
-@pytest.mark.parametrize("name", BY_NLL)
 def test_predictions_that_are_all_right_end_at_the_bracket(name):
     logits = np.eye(4, dtype=np.float32)[np.arange(200) % 4] * 5
     params = fit(name, logits, np.argmax(logits, axis=1).astype(np.int32))
@@ -128,13 +118,6 @@ def test_ensemble_fit_is_that_of_scipy_whatever_the_temperature(num_examples, ca
             for start in ([1 / 3, 1 / 3, 1 / 3], [0.9, 0.05, 0.05], [0.1, 0.8, 0.1])
         )
         assert -np.log(shares / shares.sum() @ parts).mean() <= least + 1e-6
-
-
-def test_ensemble_fit_is_never_worse_than_its_temperature():
-    logits, labels = drawn()
-    params = fit("ensemble_temperature_scaling", logits, labels)
-    out = np.asarray(maps.ensemble_temperature_scaling(logits, params["temperature"], params["shares"]))
-    assert -out[np.arange(len(labels)), labels].mean() <= fit_temperature(logits, labels).nll + 2e-7
 
 
 def test_loss_implied_temperature_is_fitted_after_the_map():

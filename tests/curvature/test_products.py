@@ -12,7 +12,7 @@ from flax import linen, nnx
 from jax.flatten_util import ravel_pytree
 from reference.curvature import MLP
 
-from focalgeo import losses, trees
+from focalgeo import losses
 from focalgeo.curvature import (
     check_deterministic,
     dense_hessian,
@@ -29,7 +29,8 @@ from focalgeo.types import InputError, RunError
 ORACLE = MLP()
 
 
-def logits(params, x):
+def own_logits(params):
+    x = jnp.asarray(ORACLE.x, params["first"]["kernel"].dtype)
     hidden = jnp.tanh(x @ params["first"]["kernel"] + params["first"]["bias"][None])
     return hidden @ params["second"]["kernel"] + params["second"]["bias"][None]
 
@@ -39,7 +40,7 @@ def output_loss(z):
 
 
 def loss(params):
-    return output_loss(logits(params, jnp.asarray(ORACLE.x, params["first"]["kernel"].dtype)))
+    return output_loss(own_logits(params))
 
 
 @pytest.fixture
@@ -68,19 +69,8 @@ def test_dense_hessian_and_hvp_equal_the_numpy_hessian(params64):
 
 
 def test_ggn_vp_equals_the_numpy_gauss_newton_matrix(params64):
-    def product(vector):
-        return ggn_vp(lambda p: logits(p, jnp.asarray(ORACLE.x)), output_loss, params64, vector)
-
-    np.testing.assert_allclose(rows_of(product, params64), ORACLE.ggn(), atol=1e-8)
-
-
-def test_float32_hvp_is_symmetric_and_near_float64():
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), ORACLE.tree())
-    left, right = (trees.gaussian(jax.random.key(seed), params) for seed in (1, 2))
-    product = jax.jit(lambda vector: hvp(loss, params, vector))
-    forward, backward = (trees.dot(a, product(b)) for a, b in ((left, right), (right, left)))
-    np.testing.assert_allclose(forward, backward, rtol=1e-5)
-    np.testing.assert_allclose(forward, flat(left) @ ORACLE.hessian() @ flat(right), rtol=1e-4)
+    found = rows_of(lambda v: ggn_vp(own_logits, output_loss, params64, v), params64)
+    np.testing.assert_allclose(found, ORACLE.ggn(), atol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +94,6 @@ def test_vectors_that_do_not_match_are_refused(vector):
         hvp(jnp.sum, jnp.ones(3), vector)
 
 
-def own_logits(params):
-    return logits(params, jnp.asarray(ORACLE.x, params["first"]["kernel"].dtype))
-
-
 def jacobian_and_probs(params):
     flat, unravel = ravel_pytree(params)
     jacobian = np.asarray(jax.jacobian(lambda flat: own_logits(unravel(flat)))(flat))
@@ -123,18 +109,6 @@ def test_the_fisher_matrix_is_the_expectation_over_the_models_labels(params64):
     found = rows_of(lambda v: fisher_vp(own_logits, params64, v), params64)
     np.testing.assert_allclose(found, expected, atol=1e-12)
     assert np.linalg.eigvalsh(found).min() > -1e-12
-
-
-def test_fisher_has_no_negative_eigenvalue_where_the_focal_loss_has_one(params64):
-    labels = jnp.argmin(own_logits(params64), axis=1)  # every example badly wrong
-
-    def focal(z):
-        log_p = jnp.take_along_axis(jax.nn.log_softmax(z), labels[:, None], axis=1)
-        return -jnp.mean((1 - jnp.exp(log_p)) ** 5.0 * log_p)
-
-    gauss_newton = rows_of(lambda v: ggn_vp(own_logits, focal, params64, v), params64)
-    assert np.linalg.eigvalsh(gauss_newton).min() < -1e-3
-    assert np.linalg.eigvalsh(rows_of(lambda v: fisher_vp(own_logits, params64, v), params64)).min() > -1e-12
 
 
 def test_the_empirical_fisher_is_the_mean_of_the_gradients_squares(params64):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from reference.curvature import MLP, with_spectrum
 from scipy import optimize
+from test_products import own_logits
 
 from focalgeo import curvature
 from focalgeo.types import InputError, RunError
@@ -156,15 +157,11 @@ def test_noise_that_is_too_much_at_once_is_refused_and_a_falling_rise_has_an_err
 
 
 def test_the_fisher_rao_norm_is_that_of_dense_jacobians():
-    def logits(params):
-        hidden = jnp.tanh(ORACLE.x @ params["first"]["kernel"] + params["first"]["bias"][None])
-        return hidden @ params["second"]["kernel"] + params["second"]["bias"][None]
-
     params = jax.tree.map(jnp.asarray, ORACLE.tree())
-    shares = curvature.fisher_rao(logits, params)
+    shares = curvature.fisher_rao(own_logits, params)
     assert shares.shape == (12,)
     np.testing.assert_allclose(shares.mean(), ORACLE.flat @ ORACLE.ggn() @ ORACLE.flat, rtol=1e-7)
-    product = curvature.fisher_vp(logits, params, params)
+    product = curvature.fisher_vp(own_logits, params, params)
     along = sum(np.vdot(a, b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(product), strict=True))
     np.testing.assert_allclose(shares.mean(), along, rtol=1e-12)
 

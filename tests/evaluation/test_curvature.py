@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
+from networks import padded_batches
 
 from focalgeo import curvature, data, evaluation, losses, parallel
 from focalgeo.evaluation.curvature import add_product, on_device
@@ -43,9 +44,7 @@ def net():
 
 @pytest.fixture(scope="module")
 def batches(net):
-    """The examples in two batches; the padding holds values that would be seen in any result."""
-    whole = list(data.evaluation_batches(net[2], batch_size=ROWS))
-    return [batch._replace(x=np.where(batch.mask[:, None], batch.x, 50.0).astype(np.float32)) for batch in whole]
+    return list(padded_batches(net[2], 50.0, ROWS))
 
 
 @pytest.fixture(scope="module")

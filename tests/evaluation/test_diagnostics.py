@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from networks import padded_batches
 
 from focalgeo import calibration, data, evaluation, losses, models, theory
 from focalgeo.evaluation.diagnostics import BY_OUTCOME, NORM_EDGES, find_last_layer
@@ -43,12 +44,7 @@ def examples():
 def found(examples):
     """All members on two batches, whose padding holds values that would be seen in any result."""
     x, labels, kernel = examples
-    padded = [
-        batch._replace(
-            x=np.where(batch.mask[:, None], batch.x, 9.0).astype(np.float32), y=np.where(batch.mask, batch.y, -1)
-        )
-        for batch in data.evaluation_batches(Split(x, labels), batch_size=8)
-    ]
+    padded = [batch._replace(y=np.where(batch.mask, batch.y, -1)) for batch in padded_batches(Split(x, labels), 9.0)]
     return evaluation.diagnose(linear, FOCAL, states_of({"kernel": kernel}), batches=padded)
 
 

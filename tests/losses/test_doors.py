@@ -11,28 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_expit, log_softmax
+from test_family import EVERY
 
 from focalgeo import losses
-from focalgeo.config import default_config
-from focalgeo.losses import LOSSES, PENALTIES, AdaFocalState, cross_entropy, focal_loss, sigmoid_focal_loss
+from focalgeo.losses import LOSSES, PENALTIES, cross_entropy, focal_loss, sigmoid_focal_loss
 from focalgeo.types import InputError
 
-VALUES = {
-    "gamma": 2.0,
-    "smoothing": 0.1,
-    "epoch": 1,
-    "adafocal": AdaFocalState(jnp.float32([0.1, 0.5, 0.9]), jnp.float32([-2.0, 2.0, -0.2, 1.0])),
-    "thresholds": jnp.float32([0.3, 0.6]),
-    "boundaries": jnp.int32([1, 2]),
-    "gammas": jnp.float32([5.0, 3.0, 0.5]),
-}
-DEFAULTS = default_config().loss.to_dict()  # of what only one loss asks for
 JUNK = (np.nan, np.inf, -np.inf, 3e38)
 
 
 def of(name, **values):
     """The loss as a function of (logits, labels), and a mask where one is given."""
-    values = {key: (DEFAULTS | VALUES | values)[key] for key in losses.hyperparameters(name)}
+    values = {key: (EVERY | values)[key] for key in losses.hyperparameters(name)}
     return lambda logits, labels, **mask: LOSSES[name](logits, labels, *values.values(), **mask)
 
 

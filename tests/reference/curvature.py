@@ -71,19 +71,3 @@ def _jacobian(function, point, step=1e-3):
         return np.stack([(function(point + unit) - function(point - unit)) / (2 * size) for unit in units], axis=-1)
 
     return (4 * central(step / 2) - central(step)) / 3
-
-
-def focal_logit_hessian(logits, label, gamma):
-    """Hessian of one example's focal loss in its logits: G (diag p - p p') - p_y G'(p_y) (e_y - p)(e_y - p)'."""
-    logits = np.asarray(logits, np.float64)
-    p = np.exp(logits - logits.max())
-    p /= p.sum()
-    rest = np.sum(np.delete(p, label))  # 1 - p_y, also where p_y rounds to 1
-    log_p = np.log1p(-rest) if rest < 0.5 else np.log(p[label])
-    ratio = rest**gamma - gamma * p[label] * rest ** (gamma - 1) * log_p
-    slope = gamma * rest ** (gamma - 2) * (-2 * rest - rest * log_p + (gamma - 1) * p[label] * log_p)
-    across = -p
-    across[label] = rest
-    softmax = np.diag(p) - np.outer(p, p)
-    softmax[label, label] = p[label] * rest
-    return ratio * softmax - p[label] * slope * np.outer(across, across)

@@ -14,7 +14,7 @@ def focal_loss(logits, label, gamma):
         p = [mpmath.exp(value) / total for value in z]
         true = p[label]
         factor, slope = _gradient_factor(true, g), _factor_slope(true, g)
-        e = [mpmath.mpf(k == label) for k in range(len(z))]
+        e = [mpmath.mpf(int(k == label)) for k in range(len(z))]
         gradient = [-factor * (e[i] - p[i]) for i in range(len(z))]
         hessian = [
             [
@@ -115,13 +115,3 @@ def mmce(p, labels, *, weighted=False, width=0.4):
             size = len(groups[a]) * len(groups[b]) if weighted else len(labels) ** 2
             total += (1 if a == b else -1) * pairs / max(size, 1)
     return np.sqrt(total)
-
-
-def equal_mass_gaps(confidence, correct, num_bins):
-    """Mean confidence minus accuracy of bins of ranks, and each bin's largest confidence."""
-    order = np.argsort(confidence, kind="stable")
-    bins = np.array_split(order, num_bins)
-    return (
-        np.array([confidence[b].mean() - correct[b].mean() if len(b) else 0.0 for b in bins]),
-        np.array([confidence[b].max() if len(b) else np.inf for b in bins]),
-    )

@@ -35,7 +35,7 @@ def gamma_star(p0):
         p0 = mpmath.mpf(float(p0))
         a, b = 1 - p0, p0 * mpmath.log(p0)
         argument = -(a ** (1 - a / b) / b) * mpmath.log(a)
-        return tuple(float(mpmath.re(a / b + mpmath.lambertw(argument, branch) / mpmath.log(a))) for branch in (-1, 0))
+        return float(mpmath.re(a / b + mpmath.lambertw(argument, -1) / mpmath.log(a)))
 
 
 def optimal_prediction(p, gamma):

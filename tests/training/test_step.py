@@ -121,17 +121,16 @@ def test_members_take_a_penalty_on_the_batch_as_a_run_alone_does(tx, at_once):
     assert not member.frozen
 
 
-def test_a_forgotten_reduction_is_caught(tx):
-    model = models.build("mlp", 4, hidden=(5,))
-    step = parallel.pmapped(make_step(model.apply, LOSS, tx, lambda tree: tree))
-    _, _, fingerprints = step(make_state(model, tx), parallel.shard(make_batch(8, 8)))
-    with pytest.raises(RunError, match="devices hold different parameters"):
-        parallel.check_replicas(fingerprints)
-
-
-def test_batch_statistics_of_one_device_alone_are_caught(tx):
-    model = models.build("cnn", 4, widths=(4, 8))  # no axis_name: each device normalises by its own examples
-    step = parallel.pmapped(make_step(model.apply, LOSS, tx, parallel.reduce_sum))
+@pytest.mark.parametrize(
+    ("name", "options", "reduce"),
+    [
+        ("mlp", {"hidden": (5,)}, lambda tree: tree),  # a forgotten reduction
+        ("cnn", {"widths": (4, 8)}, parallel.reduce_sum),  # no axis_name: each device normalises by its own examples
+    ],
+)
+def test_devices_that_part_are_caught(tx, name, options, reduce):
+    model = models.build(name, 4, **options)
+    step = parallel.pmapped(make_step(model.apply, LOSS, tx, reduce))
     _, _, fingerprints = step(make_state(model, tx), parallel.shard(make_batch(8, 8)))
     with pytest.raises(RunError, match="devices hold different parameters"):
         parallel.check_replicas(fingerprints)
@@ -155,23 +154,6 @@ def test_each_device_draws_noise_of_its_own(tx):
     after, _, fingerprints = parallel.pmapped(drawing)(state, parallel.shard(make_batch(4, 4)))
     assert len(set(np.asarray(fingerprints).tolist())) == jax.device_count() == 2
     np.testing.assert_array_equal(after.key, before)  # the state's own key stays one
-
-
-def test_a_stopped_member_stays_stopped_when_its_numbers_are_finite_again(tx):
-    model, good = models.build("mlp", 4, hidden=(5,)), make_batch(8, 8)
-    step = jax.jit(make_members_step(make_step(model.apply, LOSS, tx, lambda tree: tree)))
-    members = [make_state(model, tx)._replace(stream=jnp.int32(stream)) for stream in range(2)]
-    bad = good._replace(x=np.full_like(good.x, np.nan))
-    start = stack(members)
-    states, metrics = step(start, jax.tree.map(lambda *leaves: np.stack(leaves), bad, good))
-    np.testing.assert_array_equal(metrics["frozen"], [True, False])
-    for count in (2, 3):
-        before = states
-        states, metrics = step(states, jax.tree.map(lambda leaf: np.stack([leaf, leaf]), good))
-        np.testing.assert_array_equal(metrics["frozen"], [True, False])
-        chex.assert_trees_all_equal(member_state(states, 0).params, member_state(start, 0).params)
-        assert not np.array_equal(states.params["Dense_0"]["kernel"][1], before.params["Dense_0"]["kernel"][1])
-        np.testing.assert_array_equal(states.step, [count, count])
 
 
 def test_step_is_gradient_descent_on_the_mean_loss(tx):
