@@ -62,7 +62,7 @@ def run(tree: Path, out: Path) -> None:
     for split in ("val", "test"):
         write_two_classes(out, split)
     calibrate("two_classes", "two-classes-{}.csv")
-    calibrate("weighted", "weighted-{}.csv", "--coverage=0.9", "--sets-of=group")
+    calibrate("weighted", "weighted-{}.csv")
 
 
 def write_two_classes(out: Path, split: str) -> None:
