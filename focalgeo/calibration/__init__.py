@@ -7,6 +7,7 @@ full float32 precision on every device.
 """
 
 import importlib
+from typing import Any
 
 from focalgeo.calibration import maps, metrics
 from focalgeo.calibration.examples import Outputs, binary_outputs
@@ -84,7 +85,7 @@ _UPPER = {
 HOMES = {name: home for home, names in _UPPER.items() for name in names}
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """A name of an upper room, or a scikit-learn estimator: scikit-learn is slow to import, and an extra."""
     if name in HOMES:
         home = importlib.import_module(f"{__name__}.{HOMES[name]}")

@@ -173,10 +173,10 @@ def _bounds(row):
 def estimates(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
     kind, label = ESTIMATES[name]
-    lines = {
-        measured_title(row): [Mark(row.value, *_bounds(row), loss_colour(row.loss))]
-        for row in measured(rows, kind, name)
-    }
+    lines = {}
+    for row in measured(rows, kind, name):
+        low, high = _bounds(row)
+        lines[measured_title(row)] = [Mark(row.value, low, high, loss_colour(row.loss))]
     return intervals(lines, label)
 
 
