@@ -21,6 +21,7 @@ from focalgeo import calibration, files, records, report
 from focalgeo.calibration import METHODS, Comparison, Fitted
 from focalgeo.calibration.study import comparison, findings
 from focalgeo.calibration.study.comparison import Settings
+from focalgeo.calibration.study.dense import class_count
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
 from focalgeo.data.output_arrays import checksum, paths_of
 from focalgeo.job import provenance, say
@@ -309,6 +310,7 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
             raise InputError(f"--{name}={source}: {ask}")
         with files.reading(f"--{name}={source}", ask):
             logits, labels = (np.load(paths[role], mmap_mode="r") for role in ("logits", "labels"))
+            class_count(name, logits.shape, labels.shape, options.class_axis)
             logits = np.moveaxis(logits, options.class_axis, -1)
             if look_like_probabilities(logits[0].reshape(-1, logits.shape[-1]), OFF_ONE):
                 raise InputError(f"--{name}: logits of the first image look like probabilities: give their logarithms")

@@ -139,13 +139,20 @@ def _sums(rows, labels, weight, temperatures, *, of):
     return jnp.sum(weight), jax.lax.map(state, temperatures)
 
 
+def class_count(name: str, logits: tuple[int, ...], labels: tuple[int, ...], class_axis: int) -> int:
+    """The length of the class axis of logits of this shape, whose other axes are those of the labels."""
+    shape = list(logits)
+    classes = shape.pop(class_axis) if -len(shape) <= class_axis < len(shape) else "no"
+    if tuple(shape) != labels:
+        what = f"{name}: logits are {shape} by {classes} classes with class_axis {class_axis}, labels {labels}"
+        raise InputError(f"{what}: name the classes' axis, or mend the shapes")
+    return classes
+
+
 def _images(name, logits, labels, *, class_axis, ignored) -> Iterator[checks.Examples]:
     """The pixels of each image that has any that count; what is wrong is said with the split's name and the image."""
-    shape, like = list(_opened(logits).shape), _opened(labels).shape
-    classes = shape.pop(class_axis) if -len(shape) <= class_axis < len(shape) else "no"
-    if tuple(shape) != like:
-        what = f"{name}: logits are {shape} by {classes} classes with class_axis {class_axis}, labels {like}"
-        raise InputError(f"{what}: name the classes' axis, or mend the shapes")
+    shape, like = _opened(logits).shape, _opened(labels).shape
+    classes = class_count(name, shape, like, class_axis)
     some = False
     for index in range(like[0]):
         rows, truth = np.asarray(_opened(logits)[index], np.float32), np.asarray(_opened(labels)[index]).ravel()
