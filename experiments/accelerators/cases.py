@@ -42,7 +42,6 @@ SLOW = {
     "resnet50, 64x64": ("configs/tiny_imagenet.py", {"data.name": "tiny_imagenet"}),
 }
 TRACES = {
-    "hessian, jvp of jvp": {"loss.trace_form": "jvp_of_jvp"},
     "hessian, jvp of grad": {},
     "gauss_newton": {"loss.trace_of": "gauss_newton"},
     "gauss_newton, a quarter of the batch": {"loss.trace_of": "gauss_newton", "loss.trace_examples": 32},
