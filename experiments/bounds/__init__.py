@@ -19,8 +19,8 @@ sooner; 3. the Gaussian bound is below 1 and does not fall with gamma, and the M
 than the uniform one; 4. at the same gamma the penalty leads to other ECE and T; 5. cross-entropy's trace rises with
 gamma for both losses. Intervals are over seeds; of finite sets over two groups of five.
 
-Corollary 2, a record of commit 2d99825 that the command trains no more: a Gaussian over the weights, with its KL from
-the Maxwell-Boltzmann prior as regulariser, the cross-entropy of the training set as energy. KL = -H(rho) + beta
+Corollary 2, a record of commit 2d99825, below, that the command trains no more: a Gaussian over the weights, with its
+KL from the Maxwell-Boltzmann prior as regulariser, the cross-entropy of the training set as energy. KL = -H(rho) + beta
 E_rho[E] + ln Z(beta), and Z does not depend on rho, so that the bound is, but for a constant and a factor,
 E_rho[cross-entropy] - H(rho) / (n lambda + beta): lambda, n and beta enter by one number, and gamma does not. Of a
 Gaussian of fixed width the entropy is a constant, so the width was trained as well, from 0.01, by Adam at 0.02; 2,158
@@ -75,40 +75,38 @@ def ratios(runs, kind: str, gammas: Sequence[float] = GAMMAS) -> dict[float, Int
     return {distance: interval(values) for distance, values in logs.groupby(level=0).mean().items()}
 
 
-def claims(runs, constants: list[dict], finite: list[dict], corollary=None):
-    """Of Definition 3, Theorem 2, Corollaries 1 and 2, and Conjecture 1."""
-    told, constants = [], pd.DataFrame(constants)
+def claims(runs, constants, finite):
+    """Of Definition 3, Theorem 2, Corollary 1, and Conjecture 1."""
+    constants = pd.DataFrame(constants)
     gammas = ", ".join(f"{gamma:g}" for gamma in constants.gamma)
     for name, words in {"gradient": "focal loss", "second derivative": "its gradient"}.items():
         falls = constants[name].diff().dropna().lt(0).all()
         values = ", ".join(f"{value:.3g}" for value in constants[name])
         words = f"the Lipschitz constant of {words} in the logits falls with γ"
         because = f"{values} at γ = {gammas}; computed, no sample"
-        told.append(Claim("K Def. 3", words, SHOWS if falls else NOT, because))
+        yield Claim("K Def. 3", words, SHOWS if falls else NOT, because)
     by_log, focal = "change of log for a unit of γ", rows_where(runs, loss="focal")
     for name in GRADIENTS:
         words = f"the largest {name.replace(',', ' over examples of')} falls with γ, of trained networks"
-        told.append(numbers.told("K Def. 3", words, numbers.slope(focal, name), what=by_log))
+        yield numbers.told("K Def. 3", words, numbers.slope(focal, name), what=by_log)
     for kind, words in KINDS.items():
         for distance in (0.01, 0.1):
             change = ratios(runs, kind)[distance]
             claim = f"KL is half d'Fd to a tenth, {100 * distance:g}% of the parameters' norm away, {words}"
             because = f"log of KL over half d'Fd {shown(change, signed=True)}"
-            told.append(Claim("K Thm. 2", claim, numbers.alike(change, np.log1p(CLOSE)), because))
-    told += _corollary_1(with_bounds(runs), pd.DataFrame(finite))
-    told += _corollary_2(corollary) if corollary is not None else []
+            yield Claim("K Thm. 2", claim, numbers.alike(change, np.log1p(CLOSE)), because)
+    yield from _corollary_1(with_bounds(runs), pd.DataFrame(finite))
     for gamma in (1.0, 3.0):
         pair = [rows_where(runs, loss=loss, gamma=gamma) for loss in LOSSES]
         for number, (room, words, scale) in ALIKE.items():
             less, unit = numbers.change(*pair, number), " points" if scale == 100 else ""
             claim = f"γ = {gamma:g}: focal loss and cross-entropy + γ KL(p, uniform) are alike in {words}, "
             because = f"focal less the other {shown(less, scale=scale, signed=True)}{unit}"
-            told.append(Claim("focalgeo", f"{claim}to {scale * room:g}{unit}", numbers.alike(less, room), because))
+            yield Claim("focalgeo", f"{claim}to {scale * room:g}{unit}", numbers.alike(less, room), because)
     for loss, words in LOSSES.items():
         for number, said in FALLING.items():
             slope = numbers.slope(rows_where(runs, loss=loss), number)
-            told.append(numbers.told("K Conj. 1", f"{said} falls with the γ of {words}", slope, what=by_log))
-    return told
+            yield numbers.told("K Conj. 1", f"{said} falls with the γ of {words}", slope, what=by_log)
 
 
 def _corollary_1(bounds, finite):
@@ -123,12 +121,10 @@ def _corollary_1(bounds, finite):
     counts = by_count(bounds)
     falls = numbers.paired(counts[max(counts)], counts[min(counts)])
     few = f"the bound falls with the number of examples, from {min(counts)} to {max(counts)}"
-    return [
-        numbers.told("K Cor. 1", few, falls),
-        Claim("K Cor. 1", "the bound about a network of half the data is below 1 at every γ", said, because),
-        numbers.told("K Cor. 1", "this bound falls with γ", slope, what="change for a unit of γ"),
-        numbers.told("K Cor. 1", claim, less),
-    ]
+    yield numbers.told("K Cor. 1", few, falls)
+    yield Claim("K Cor. 1", "the bound about a network of half the data is below 1 at every γ", said, because)
+    yield numbers.told("K Cor. 1", "this bound falls with γ", slope, what="change for a unit of γ")
+    yield numbers.told("K Cor. 1", claim, less)
 
 
 def by_count(bounds) -> dict[int, pd.Series]:
@@ -137,34 +133,11 @@ def by_count(bounds) -> dict[int, pd.Series]:
     return {count: table[count].groupby(bounds.seed).mean() for count in sorted(table)}
 
 
-def _corollary_2(corollary) -> list[Claim]:
-    told, plain = [], rows_where(corollary, strength="inf")
-    for strength, group in corollary[corollary.strength != "inf"].groupby("strength", sort=False):
-        ece, nll, accuracy = (numbers.change(group, plain, name) for name in ("ece", "nll", "accuracy"))
-        claim = f"the Corollary's KL as regulariser, n λ + β = {float(strength):,.0f}: ECE as trained is lower"
-        points = [f"{shown(change, scale=100, signed=True)} points" for change in (ece, accuracy)]
-        because = f"{points[0]}; accuracy {points[1]}; NLL {shown(nll, signed=True)}"
-        told.append(Claim("K Cor. 2", claim, numbers.verdict(ece), because))
-    return told
-
-
-def corollary_table(corollary):
-    """Corollary 2 as an objective, by n lambda + beta; "inf" is cross-entropy alone. Of the centre, and of draws.
-
-    Draws: the mean prediction of 50 networks of the trained Gaussian. Width: its geometric mean over parameters.
-    """
-    columns = {name: OUTPUTS[name] for name in ("accuracy", "ece", "ece after T", "nll", "temperature")}
-    columns |= {"drawn ece": Number("ECE of draws, %", 100), "drawn nll": Number("NLL of draws")}
-    columns |= {"width": Number("width")}
-    return numbers.means_table(["n λ + β"], dict(iter(corollary.groupby("strength", sort=False))), columns)
-
-
 def counts_table(runs):
     """The Gaussian bound by the number of examples it is of, %, means over seeds of means over gamma."""
     counts = by_count(with_bounds(runs))
-    return numbers.markdown(
-        ["examples", *counts], [["bound, %", *(shown(interval(of), scale=100) for of in counts.values())]]
-    )
+    yield "examples", *counts
+    yield "bound, %", *(shown(interval(of), scale=100) for of in counts.values())
 
 
 def gradients_table(runs):
@@ -175,28 +148,25 @@ def gradients_table(runs):
 
 def distances_table(runs):
     """KL over half d'Fd by distance, geometric means over seeds: all gammas, and the first and the last."""
-    rows = []
+    yield "", "γ", *(f"{100 * distance:g}% away" for distance in DISTANCES)
     for kind, words in KINDS.items():
         for title, gammas in {"all": GAMMAS, f"{GAMMAS[0]:g}": GAMMAS[:1], f"{GAMMAS[-1]:g}": GAMMAS[-1:]}.items():
-            cells = [shown(log.mapped(np.exp)) for log in ratios(runs, kind, gammas).values()]
-            rows.append([words.removeprefix("in "), title, *cells])
-    return numbers.markdown(["", "γ", *(f"{100 * distance:g}% away" for distance in DISTANCES)], rows)
+            cells = (shown(log.mapped(np.exp)) for log in ratios(runs, kind, gammas).values())
+            yield words.removeprefix("in "), title, *cells
 
 
-def bounds_table(runs, finite: list[dict]):
+def bounds_table(runs, finite):
     """The bounds by gamma beside the test errors, %, means over seeds, or over groups of networks."""
 
     def shares(runs, *names):
         return [shown(interval(runs[name]).clipped(0, 1), scale=100) for name in names]
 
-    rows = []
+    heads = ("bound, half the data, %", "error over draws, other half, %", "test error of the centre, %", "KL, nats")
+    yield "γ", *heads, "bound, five networks, Maxwell-Boltzmann, %", "uniform, %", "test error, %"
     for gamma, groups in pd.DataFrame(finite).groupby("gamma"):
         group = rows_where(with_bounds(runs), gamma=gamma)
-        cells = [*shares(group, "bound", "drawn", "error"), shown(interval(group.divergence))]
-        rows.append([f"{gamma:g}", *cells, *shares(groups, "boltzmann", "uniform", "error")])
-    heads = ["γ", "bound, half the data, %", "error over draws, other half, %", "test error of the centre, %"]
-    heads += ["KL, nats", "bound, five networks, Maxwell-Boltzmann, %", "uniform, %", "test error, %"]
-    return numbers.markdown(heads, rows)
+        gaussian = *shares(group, "bound", "drawn", "error"), shown(interval(group.divergence))
+        yield f"{gamma:g}", *gaussian, *shares(groups, "boltzmann", "uniform", "error")
 
 
 def objectives_table(runs):
@@ -226,12 +196,12 @@ QUESTION = Question(
         "bounds": bounds_table,
         "counts": counts_table,
         "objectives": objectives_table,
-        "corollary": corollary_table,
     },
     figures={"bounds": draw},
     jobs=plan,
     keys={"loss": LOSSES, "gamma": ()},
     within=("gamma",),
+    answers=("K Cor. 2",),
     cores="2 cores; those of halves more",
     least=5,
 )

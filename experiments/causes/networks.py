@@ -7,7 +7,6 @@ Lanczos, trace and scale-free trace (sum of theta^2 H_ii) by XTrace.
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,42 +14,33 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import optimize, special
 
-from experiments import digits, jobs
-from focalgeo import calibration, curvature, data, losses
-from focalgeo.job import preparation
-from focalgeo.models.layers import EPSILON
-from focalgeo.training import checkpoint
+from experiments import digits
+from focalgeo import calibration, curvature, losses
 from focalgeo.training.step import member_state
 from focalgeo.types import Array, PyTree
 
 GAMMA = 3.0  # of the focal loss
-PRODUCTS = 40  # of the search for lambda_max, at most
+EXAMPLES = 500  # of a split, at most, whose loss curvature is of
+PRODUCTS, PROBES = 40, 60  # of the search for lambda_max, at most, and of each trace
 EXPONENTS = (-8, -4, 0, 4, 8)  # weights are multiplied by powers of two, which round nothing
 GAIN = 50.0  # of the multiplier that holds the mean confidence, over all steps
 CLASSES = 10
 
 
 class Trained(NamedTuple):
-    """A network: flax's apply, its variables, split -> normalised inputs and labels, and what curvature takes."""
+    """A network: flax's apply, its variables, and split -> normalised inputs and labels."""
 
     apply: Callable
     variables: PyTree
     splits: dict[str, tuple[Array, Array]]
-    examples: int = 500  # of a split
-    probes: int = 60  # products of each trace
 
     def logits(self, split: str) -> np.ndarray:
-        """[examples, classes] of at most 10,000 examples."""
-        return np.asarray(_logits(self.apply, self.variables, self.splits[split][0][:10_000]), np.float64)
+        """[examples, classes] of a split."""
+        return np.asarray(self.apply(self.variables, self.splits[split][0], train=False), np.float64)
 
     def at(self, variables: PyTree) -> "Trained":
         """The same network at other variables."""
         return self._replace(variables=variables)
-
-
-@partial(jax.jit, static_argnums=0)
-def _logits(apply, variables, x):
-    return jax.lax.map(lambda image: apply(variables, image[None], train=False)[0], x, batch_size=500)
 
 
 # ---- where they come from
@@ -93,52 +83,21 @@ def make_run(recipe: digits.Recipe) -> Callable:
     return run
 
 
-def of_workdir(workdir: Path) -> dict[str, Trained]:
-    """The networks of a finished sweep over gamma 0 and GAMMA of one seed, as "ce" and "focal"."""
-    config = jobs.config_of(workdir)
-    prepared, members = preparation.prepare(config), preparation.make_members(config)
-    states = checkpoint.restore_latest(workdir / "checkpoints", preparation.initial_state(prepared, members)).state
-    splits = {}
-    for name in ("train", "val", "test"):
-        split = getattr(prepared.dataset, name)
-        x = data.normalise_images(split.x, preparation.normalisation(config, split))
-        splits[name] = (jnp.asarray(x), jnp.asarray(split.y))
-    trained = {}
-    for index, member in enumerate(members):
-        state = member_state(states, index)
-        name = "focal" if member.tags["gamma"] else "ce"
-        variables = {"params": state.params, **state.model_state}
-        trained[name] = Trained(prepared.model.apply, variables, splits, examples=100, probes=20)
-    return trained
-
-
 # ---- other weights
 
 
 def rescaled(variables: PyTree, scale: float) -> PyTree:
-    """Variables of the same function: the weights of some layers times a scale.
-
-    Of a multi-layer perceptron with ReLU the first layer's, the second's kernel divided by it. With batch norm all
-    convolutions', and the running statistics after them, so that variance and its epsilon grow together.
-    """
+    """Variables of the same function: the first layer's weights times a scale, the second's kernel divided by it."""
     params = dict(variables["params"])
-    if "batch_stats" not in variables:
-        params["Dense_0"] = jax.tree.map(lambda leaf: scale * leaf, params["Dense_0"])
-        params["Dense_1"] = params["Dense_1"] | {"kernel": params["Dense_1"]["kernel"] / scale}
-        return {"params": params}
-
-    def moved(path, leaf):
-        return scale**2 * (leaf + EPSILON) - EPSILON if path[-1].key == "var" else scale * leaf
-
-    statistics = jax.tree_util.tree_map_with_path(moved, variables["batch_stats"])
-    params = jax.tree.map(lambda leaf: scale * leaf if leaf.ndim == 4 else leaf, params)
-    return {"params": params, "batch_stats": statistics}
+    params["Dense_0"] = jax.tree.map(lambda leaf: scale * leaf, params["Dense_0"])
+    params["Dense_1"] = params["Dense_1"] | {"kernel": params["Dense_1"]["kernel"] / scale}
+    return {"params": params}
 
 
 def folded(trained: Trained, temperature: float) -> Trained:
     """The network with its last layer, kernel and bias, divided by a temperature."""
     of_last = lambda leaf: leaf / temperature if leaf.shape[-1] == CLASSES else leaf  # noqa: E731
-    return trained.at(trained.variables | {"params": jax.tree.map(of_last, trained.variables["params"])})
+    return trained.at(jax.tree.map(of_last, trained.variables))
 
 
 def matching(logits: np.ndarray, level: float) -> float:
@@ -169,13 +128,13 @@ def surfaces(trained: Trained, splits: tuple[str, ...], gammas: dict[str, float]
     """Curvatures as "trace CE val"; gammas: "CE" or "own" -> gamma of the loss."""
     measured, params, key = {}, trained.variables["params"], jax.random.PRNGKey(0)
     for split, (loss, gamma) in itertools.product(splits, gammas.items()):
-        batch = (part[: trained.examples] for part in trained.splits[split])
+        batch = (part[:EXAMPLES] for part in trained.splits[split])
         matvec = partial(_product, trained.apply, trained.variables, *batch, jnp.float32(gamma))
         free = lambda vector, matvec=matvec: _scaled(params, matvec(_scaled(params, vector)))  # noqa: E731
         top = curvature.lambda_max(matvec, params, key, max_products=PRODUCTS, tolerance=1e-3)
         measured[f"lambda_max {loss} {split}"] = float(top.value)
         for name, product in (("trace", matvec), ("scale_free_trace", free)):
-            total = curvature.trace(product, params, key, trained.probes, method="xtrace")
+            total = curvature.trace(product, params, key, PROBES, method="xtrace")
             measured[f"{name} {loss} {split}"] = float(total.value)
     return measured
 
@@ -183,7 +142,7 @@ def surfaces(trained: Trained, splits: tuple[str, ...], gammas: dict[str, float]
 def outputs(trained: Trained) -> dict[str, float]:
     """Accuracy, NLL and mean confidence on train, of test what digits.scores has, and the mean confidence on val."""
     train, val, test = (trained.logits(split) for split in ("train", "val", "test"))
-    labels = np.asarray(trained.splits["train"][1][: len(train)])
+    labels = np.asarray(trained.splits["train"][1])
     log_probs = calibration.temperature_scaling(train, 1.0)
     of_train = {"train accuracy": float((train.argmax(-1) == labels).mean())}
     of_train |= {"train nll": float(calibration.nll(log_probs, labels)), "train confidence": confidence(train)}
