@@ -37,7 +37,7 @@ def _probmetrics(name):
 class _Given(base.ClassifierMixin, base.BaseEstimator):
     """A fitted classifier whose decision function is its input."""
 
-    def __init__(self, classes: int = 2):
+    def __init__(self, classes: int):
         self.classes = classes
 
     def __sklearn_is_fitted__(self):
@@ -53,8 +53,8 @@ class _Given(base.ClassifierMixin, base.BaseEstimator):
         return np.arange(self.classes)
 
     def decision_function(self, X):
-        """The log-probabilities; of two classes their difference."""
-        return X if self.classes > 2 else X[:, 1] - X[:, 0]
+        """The log-probabilities."""
+        return X
 
     def predict(self, X):
         """Which scikit-learn asks for, and does not call."""
@@ -76,11 +76,7 @@ def _netcal_temperature(probs, labels):
 
     fitted = TemperatureScaling()
     fitted.fit(probs, labels)
-    return lambda test: _of_two(fitted.transform(test))
-
-
-def _of_two(probs):
-    return np.stack([1 - probs, probs], axis=-1) if np.ndim(probs) == 1 else probs
+    return fitted.transform
 
 
 def _probs(log_probs, dtype):
@@ -92,7 +88,7 @@ _MIXED = "temperature, mixed with the uniform (ts-mix)"
 _VECTOR, _MATRIX = "structured vector scaling (svs)", "structured matrix scaling (sms)"
 _ISOTONIC = "isotonic, one versus rest"
 _SINGLE, _DOUBLE = partial(_probs, dtype=np.float32), partial(_probs, dtype=np.float64)
-PEERS = {  # of any number of classes: what posthoc measures
+PEERS = {  # of three classes or more
     "probmetrics temperature": Peer("probmetrics", "temperature", _probmetrics("temp-scaling"), PLAIN, np.exp),
     "probmetrics ts-mix": Peer("probmetrics", _MIXED, _probmetrics("ts-mix"), PLAIN, np.exp),
     "probmetrics svs": Peer("probmetrics", _VECTOR, _probmetrics("svs"), "vector_scaling", np.exp),
@@ -102,26 +98,13 @@ PEERS = {  # of any number of classes: what posthoc measures
     "netcal temperature": Peer("netcal", "temperature, of float32", _netcal_temperature, PLAIN, _SINGLE),
     "netcal temperature float64": Peer("netcal", "temperature, of float64", _netcal_temperature, PLAIN, _DOUBLE),
 }
-TWO_CLASSES = {  # whose fits are only timed
-    "scikit-learn sigmoid": Peer("scikit-learn", "sigmoid", _sklearn("sigmoid"), "platt_scaling"),
-    "scikit-learn binary isotonic": Peer("scikit-learn", "isotonic", _sklearn("isotonic"), "binary_isotonic"),
-}
 
 
 def fitted(peer: Peer, log_probs: np.ndarray, labels: np.ndarray) -> Predict:
     """A function from log-probabilities to log-probabilities by a peer's method."""
-    return as_logs(peer, quietly(peer.fit, peer.inputs(log_probs), labels))
-
-
-def quietly(fit: Callable, *arguments: Any) -> Any:
-    """A call without the deprecations inside other libraries."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return fit(*arguments)
-
-
-def as_logs(peer: Peer, predict: Predict) -> Predict:
-    """Of log-probabilities, what a fitted peer says of them, in logarithms."""
+        warnings.simplefilter("ignore")  # deprecations inside other libraries
+        predict = peer.fit(peer.inputs(log_probs), labels)
 
     def predict_log(test):
         with np.errstate(divide="ignore"):  # isotonic regression says 0

@@ -15,14 +15,9 @@ import jax
 
 def timed(call: Callable[[], Any]) -> float:
     """Wall seconds of one call, results waited for."""
-    return result_and_seconds(call)[1]
-
-
-def result_and_seconds(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What a call gives, waited for, and its wall seconds."""
     before = time.perf_counter()
-    result = jax.block_until_ready(call())
-    return result, time.perf_counter() - before
+    jax.block_until_ready(call())
+    return time.perf_counter() - before
 
 
 def interleaved(calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds: float = 0.0) -> dict[str, float]:
@@ -39,18 +34,6 @@ def interleaved(calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds:
         for name in list(calls)[:: -1 if number % 2 else 1]:
             least[name] = min(least[name], *(timed(calls[name]) for _ in range(repeats[name])))
     return least
-
-
-def alternated(calls: Mapping[str, Callable[[], Any]], *, rounds: int, most: float) -> dict[str, list[float]]:
-    """Of each call the wall seconds in each round, in turn; after `most` seconds no further round begins."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    began = time.perf_counter()
-    for _ in range(rounds):
-        for name, call in calls.items():
-            seconds[name].append(timed(call))
-        if time.perf_counter() - began > most:
-            break
-    return seconds
 
 
 def machine() -> dict[str, str]:

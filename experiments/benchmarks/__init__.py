@@ -1,11 +1,12 @@
-"""How fast the search, curvature, sweeps, training, fits and the command are, beside loops and other libraries.
+"""How fast the search, curvature, sweeps, training and the command are, beside loops and other libraries.
 
 All calls of a part are made in turn, and each reports the least of its rounds: other work on a machine only adds to a
 time. Loops are timed on 20 of their points and scaled to all. Papers' way: the published search's steps, written
 anew: clipped map, edges interpolated from the sorted confidences, a mask for each of 15 bins. Lean loop: log_softmax,
 one pow, the true class gathered, bins by slicing the sorted order. Ours: grid_search with bins of equal width ("ece")
 and of equal mass ("adaptive_ece", the papers' choice). The papers' way, PyTorch's and its tools' rows in "products",
-PyTorch's in "training" and all under "record" were measured on commit 2d99825: the command measures them no more.
+PyTorch's in "training" and all under "record", as fits beside other libraries', were measured on commit 2d99825: the
+command measures them no more.
 
 Products: each call is compared with the plain gradient of its own library and sees the data anew; temporary memory is
 what the compiled function asks beside arguments and results. Training: a step of CIFAR's size whole, batch made,
@@ -13,11 +14,10 @@ forward with batch statistics, backward, SGD with momentum and weight decay; "fr
 one step late, "kept" the same step on one batch that stays on the device; PyTorch's has channels_last, autocast to
 bfloat16 where ours computes in it, fused SGD; "times" is how many of the loop's steps it takes.
 
-Fits and the command: logits of 2 times standard normals, labels drawn from their softmax, outputs 1.7 times the logits,
-so too sure. Val and test are of one size. Fits of a pair are in one process, threads as each library has them.
+The command, and fits: logits of 2 times standard normals, labels drawn from their softmax, outputs 1.7 times the
+logits, so too sure. Val and test are of one size. Fits of a pair were in one process, threads as each library has them.
 """
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -29,7 +29,7 @@ import jax
 import numpy as np
 
 from experiments import jobs, programs, timing
-from experiments.benchmarks import commands, fits, pytorch
+from experiments.benchmarks import commands, pytorch
 from experiments.numbers import NOT, SHOWS, Claim, markdown, plain
 from experiments.question import Flags, Job, Parts, Question, at_least
 from focalgeo import calibration, curvature, losses, models, trees
@@ -66,16 +66,14 @@ def predictions(num_examples: int, num_classes: int) -> tuple[np.ndarray, np.nda
     return logits, (logits / 2 + generator.gumbel(size=logits.shape)).argmax(axis=1).astype(np.int32)
 
 
-def claims(grid_search) -> list[Claim]:
+def claims(grid_search):
     """How many times as long as the search by ECE a lean loop over its points takes."""
-    told = []
     for row in grid_search["rows"]:
         if LOOP in row["seconds"]:  # else PyTorch was missing
             ratio = row["seconds"][LOOP] / row["seconds"]["ours, ece"]
             size = f"{row['examples']:,} x {row['classes']}"
             words = f"the search by ECE of {size} is faster than a lean loop over its points"
-            told.append(Claim("focalgeo", words, SHOWS if ratio > 1 else NOT, f"{ratio:.0f} times"))
-    return told
+            yield Claim("focalgeo", words, SHOWS if ratio > 1 else NOT, f"{ratio:.0f} times")
 
 
 def search_table(grid_search) -> str:
@@ -219,7 +217,7 @@ def training_table(training) -> str:
 
 
 def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
-    """A part for each benchmark; of fits and of the command a row for each pair or size."""
+    """A part for each benchmark; of the command a row for each size."""
     make = {
         "grid_search": lambda rounds: {"rows": [search(*size, rounds) for size in SIZES]},
         "curvature": lambda rounds: {"rows": [products(name, rounds) for name in NETWORKS]},
@@ -228,17 +226,12 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     }
     for part in [part for part in flags.parts if part in make]:
         yield Job({}, (), lambda out, make=make[part]: {"machine": timing.machine()} | make(flags.rounds), part=part)
-    if "fits" in flags.parts:
-        if lacking := fits.missing():
-            print(f"not installed, left out: {', '.join(lacking)} (pip install -e '.[peers]')", file=sys.stderr)
-        for of in fits.cases():
-            yield Job(of, (), lambda out, of=of: fits.measured(of, flags.rounds), part="fits")
     if "command" in flags.parts:
         for of in commands.cases():
             yield Job(of, (), lambda out, of=of: commands.measured(of, out), part="command")
 
 
-PARTS = ["grid_search", "curvature", "sweep", "training", "fits", "command"]
+PARTS = ["grid_search", "curvature", "sweep", "training", "command"]
 QUESTION = Question(
     "benchmarks",
     "How fast are the search, curvature, sweeps and training, beside loops and other libraries?",
@@ -248,11 +241,11 @@ QUESTION = Question(
         "products": products_table,
         "sweep": sweep_table,
         "training": training_table,
-    }
-    | {"fits": fits.fits_table, "beside": fits.beside_table, "sizes": commands.sizes_table},
+        "sizes": commands.sizes_table,
+    },
     figures={"sizes": commands.sizes_figure},
     jobs=plan,
-    keys={name: () for name in ("examples", "classes", "method", "peer")},
+    keys={name: () for name in ("examples", "classes")},
     cost="minutes each on 2 cores",
     seeds=None,
     flags={
