@@ -11,7 +11,6 @@ from focalgeo import data, parallel
 from focalgeo.job import preparation, training
 from focalgeo.types import Dataset, PyTree, Split
 
-LAYOUTS = ("at once", "one after another")
 _CIFAR = ((45_000, 5_000, 10_000), (32, 32, 3), np.uint8, ())
 STAND_INS = {  # config.data.name -> examples of each split, shape and type of x, shape of y, classes, words
     "tfds:cifar10": (*_CIFAR, 10, 0),
@@ -57,26 +56,12 @@ def stand_in(name: str) -> Dataset:
     return Dataset(name, *splits, tuple(map(str, range(classes))), "none", tuple(map(str, range(words))))
 
 
-def make_training(config: Any, *, layout: str = "at once") -> Training:
-    """The training of all members of the config's sweep, or of its only run.
-
-    layout: "at once" is that of the main job, where the members of a device are one axis of every product; "one after
-    another" is a loop over them inside the program.
-    """
+def make_training(config: Any) -> Training:
+    """The training of all members of the config's sweep, or of its only run."""
     config = preparation.check_config(config)
     prepared, of_sweep = preparation.prepare(config, stand_in(config.data.name)), preparation.make_members(config)
     pipeline = preparation.make_pipeline(config, prepared.dataset, preparation.stream_seeds(of_sweep))
-    step = training.members_step(prepared, pipeline)
-    return Training(config, prepared, of_sweep, pipeline, step if layout == "at once" else _in_a_loop(step))
-
-
-def _in_a_loop(step: Callable) -> Callable:
-    def looped(states, batch, *shared):
-        alone = jax.tree.map(lambda leaf: leaf[:, None], states)
-        results = jax.lax.map(lambda state: step(state, batch, *shared), alone)
-        return jax.tree.map(lambda leaf: leaf[:, 0], results)
-
-    return looped
+    return Training(config, prepared, of_sweep, pipeline, training.members_step(prepared, pipeline))
 
 
 def training_step(made: Training, devices: Sequence[jax.Device]) -> Program:

@@ -8,7 +8,9 @@ are arguments (45,000 training images of 138 MB among them), outputs, temporarie
 stand-ins of the papers' sizes. Texts have 20,000 words; trees have 56 leaves, the Treebank's most. Search and
 bootstrap run on one chip. A Lanczos step beside its product is done by every chip for itself.
 
-Members: configs/cifar10_gamma.py, batch 512, bfloat16, on one chip. Forms: ResNet-20, batch 128, float32, v5e:2x2.
+Members: configs/cifar10_gamma.py, batch 512, bfloat16; those one after another are a record, below. Forms: ResNet-20,
+batch 128, float32, v5e:2x2.
+
 Seen beside the rows, once, with the same versions: a batch gathered from uint8[45000, 32, 32, 3] copied all images in
 every step, 6.87 of 6.91 Mcycles, and takes 0.04 from rows of 3,072; eight members at once take 1.47 times the cycles
 of eight alone at 32 channels, 1.79 at 64, 0.98 at 128; eight residual blocks of 16 channels take 147 s of a core to
@@ -33,7 +35,7 @@ import pandas as pd
 from experiments import timing
 from experiments.accelerators import cases
 from experiments.accelerators.cases import HOST, NEWER, ONE, POD, Case, Devices
-from experiments.numbers import NOT, SHOWS, Claim, markdown, plain, rows_where
+from experiments.numbers import NOT, SHOWS, Claim, plain, rows_where
 from experiments.question import Flags, Job, Parts, Question
 from focalgeo.types import InputError
 
@@ -74,7 +76,7 @@ def devices_of(topology: str) -> Devices:
 def row_of_child(case: Case) -> dict[str, Any]:
     """The row of a program compiled in a process of its own, so that a compiler that crashes takes nothing with it."""
     devices = len(devices_of(case.topology))
-    row = case.of | {"devices": devices, "members": case.members}
+    row = case.of | {"devices": devices}
     try:
         context = multiprocessing.get_context("spawn")
         with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
@@ -105,20 +107,16 @@ def costs(compiled: Any, devices: int) -> dict[str, Any]:
     The cycles are the sum of what the TPU compiler writes beside each of its kernels, its own forecast; the body of a
     loop counts once, in them as in the operations.
     """
-    memory, text = compiled.memory_analysis(), compiled.as_text()
+    memory = compiled.memory_analysis()
     held = {
         "arguments": memory.argument_size_in_bytes + memory.generated_code_size_in_bytes,
         "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,  # what is donated is not there twice
         "temporaries": memory.temp_size_in_bytes,
     }
-    entry = text.partition("\nENTRY ")[2].partition("\n}")[0]
-    every, outside = (sum(map(int, _CYCLES.findall(part))) for part in (text, entry))
     return held | {
         "flops": devices * compiled.cost_analysis().get("flops", 0.0),
         "fits": sum(held.values()) <= MEMORY,
-        "loops": " while(" in text,
-        "cycles": every,
-        "cycles_outside_loops": outside,
+        "cycles": sum(map(int, _CYCLES.findall(compiled.as_text()))),
     }
 
 
@@ -140,14 +138,12 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
             yield Job(case.of, (), make, part="rows")
 
 
-def claims(rows) -> list[Claim]:
+def claims(rows):
     """Whether every program compiles and fits, by topology."""
-    told = []
     for topology, group in pd.DataFrame(rows).groupby("topology", sort=False):
         good = group.fits.eq(True)
         words = f"{topology}: every program compiles and fits in memory"
-        told.append(Claim("focalgeo", words, SHOWS if good.all() else NOT, f"{good.sum()} of {len(good)} programs"))
-    return told
+        yield Claim("focalgeo", words, SHOWS if good.all() else NOT, f"{good.sum()} of {len(good)} programs")
 
 
 def with_bytes(rows: list[dict], **tags: str) -> pd.DataFrame:
@@ -162,51 +158,29 @@ def made_with(machine) -> str:
     return f"With {named}, on {machine['cores']} CPU cores ({machine['processor']}).\n"
 
 
-def programs_table(rows) -> str:
+def programs_table(rows):
     """A line for each row, kind by kind."""
-    lines = []
+    yield HEAD
     for row in with_bytes(rows).sort_values("kind", kind="stable").itertuples():
-        first = [
-            row.kind,
-            row.program,
-            row.dtype,
-            row.topology if row.topology == ONE else f"{row.topology} ({row.devices})",
-        ]
+        on = row.topology if row.topology == ONE else f"{row.topology} ({row.devices})"
+        first = row.kind, row.program, row.dtype, on
         if row.compiles:
             took = f"{row.seconds:.0f}", f"{row.cpu_seconds:.0f}"
             cost = plain(row.flops / 1e9), plain(row.cycles / 1e6)
             mega = f"{row.temporaries / 1e6:,.0f}", f"{row.bytes / 1e6:,.0f}"
-            lines.append([*first, "yes", *took, *cost, *mega, "yes" if row.fits else "no"])
+            yield *first, "yes", *took, *cost, *mega, "yes" if row.fits else "no"
         else:
-            lines.append([*first, f"no: {row.error.replace('|', '/')}", *["-"] * 7])
-    return markdown(HEAD, lines)
+            yield *first, f"no: {row.error.replace('|', '/')}", *["-"] * 7
 
 
-def members_table(rows) -> str:
-    """Members on one device against as many steps of one: operations, estimated cycles, and bytes in all."""
-    rows, lines = with_bytes(rows, kind="sweep step", topology=ONE), []
-    alone = rows.iloc[0]
-    for row in rows.itertuples():
-        times = row.members if row.loops else 1  # the compiler counts the body of a loop once
-        outside = row.cycles_outside_loops if row.loops else 0
-        flops, cycles = times * row.flops, times * (row.cycles - outside) + outside
-        shares = [cost / row.members / one for cost, one in ((flops, alone.flops), (cycles, alone.cycles))]
-        cells = [plain(flops / 1e9, 4), f"{shares[0]:.2f}", plain(cycles / 1e6), f"{shares[1]:.2f}"]
-        lines.append([row.program, *cells, f"{row.bytes / 1e6:,.0f}", f"{row.bytes / alone.bytes:.2f}"])
-    head = ("program", "Gflop", "of as many steps of one", "Mcycles", "of as many steps of one", "MB", "of one's")
-    return markdown(head, lines)
-
-
-def forms_table(rows) -> str:
+def forms_table(rows):
     """Steps with the trace penalty against the same network's plain step."""
     base = with_bytes(rows, kind="training step", program="resnet20", dtype="float32", topology=HOST)
-    rows, lines = pd.concat([base, with_bytes(rows, kind="trace penalty")]), []
-    for _, row in rows.iterrows():
-        units = {"flops": 1e9, "cycles": 1e6, "temporaries": 1e6}
+    yield "step", "Gflop", "of a plain step", "Mcycles", "of a plain step", "MB of temporaries", "of a plain step's"
+    units = {"flops": 1e9, "cycles": 1e6, "temporaries": 1e6}
+    for _, row in pd.concat([base, with_bytes(rows, kind="trace penalty")]).iterrows():
         pairs = [(plain(row[name] / unit), f"{row[name] / base[name].item():.2f}") for name, unit in units.items()]
-        lines.append([row.program, *(cell for pair in pairs for cell in pair)])
-    head = ("step", "Gflop", "of a plain step", "Mcycles", "of a plain step", "MB of temporaries", "of a plain step's")
-    return markdown(head, lines)
+        yield row.program, *(cell for pair in pairs for cell in pair)
 
 
 QUESTION = Question(
@@ -215,7 +189,6 @@ QUESTION = Question(
     claims,
     tables={
         "versions": made_with,
-        "members": members_table,
         "forms": forms_table,
         "programs": programs_table,
     },

@@ -46,26 +46,18 @@ TRACES = {
     "gauss_newton": {"loss.trace_of": "gauss_newton"},
     "gauss_newton, a quarter of the batch": {"loss.trace_of": "gauss_newton", "loss.trace_examples": 32},
 }
-AT_ONCE, IN_TURN = programs.LAYOUTS
 MEMBERS = {1: {"sweep.gamma": (), "sweep.seed": ()}, 8: {"sweep.seed": (0,)}, 40: {}}  # fields of the fast recipe
-SWEEPS = (
-    *((1, AT_ONCE, ONE), (8, AT_ONCE, ONE), (8, IN_TURN, ONE), (1, AT_ONCE, HOST), (8, AT_ONCE, HOST)),
-    *((40, AT_ONCE, HOST), (40, IN_TURN, HOST), (8, AT_ONCE, POD), (40, AT_ONCE, NEWER)),
-)
+SWEEPS = ((1, ONE), (8, ONE), (1, HOST), (8, HOST), (40, HOST), (8, POD), (40, NEWER))
 
 
 class Case(NamedTuple):
-    """A program to compile for the devices of a topology.
-
-    members: how many train in one call. effort: the compiler's; 0 is the usual, -1 the least.
-    """
+    """A program to compile for the devices of a topology; effort: the compiler's, 0 is the usual, -1 the least."""
 
     name: str
     kind: str
     dtype: str
     topology: str
     make: Callable[[Devices], Program]
-    members: int = 1
     effort: float = 0.0
 
     @property
@@ -94,9 +86,9 @@ def every() -> list[Case]:
     ]
 
 
-def training(config: str, fields: Mapping[str, Any], devices: Devices, layout: str = AT_ONCE) -> Program:
+def training(config: str, fields: Mapping[str, Any], devices: Devices) -> Program:
     """The training step of a config."""
-    return programs.training_step(programs.make_training(jobs.load(config, fields), layout=layout), devices)
+    return programs.training_step(programs.make_training(jobs.load(config, fields)), devices)
 
 
 def _step(name, dtype, topology):
@@ -105,10 +97,10 @@ def _step(name, dtype, topology):
     return Case(name, "training step", dtype, topology, make)
 
 
-def _sweep(members, layout, topology):
-    name = f"{members} members, {layout}" if members > 1 else "1 member"
-    make = partial(training, "configs/cifar10_gamma.py", MEMBERS[members], layout=layout)
-    return Case(name, "sweep step", "bfloat16", topology, make, members)
+def _sweep(members, topology):
+    name = f"{members} members, at once" if members > 1 else "1 member"
+    make = partial(training, "configs/cifar10_gamma.py", MEMBERS[members])
+    return Case(name, "sweep step", "bfloat16", topology, make)
 
 
 def _trace(name):
