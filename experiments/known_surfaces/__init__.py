@@ -38,7 +38,6 @@ from experiments.numbers import (
     inside,
     interval,
     joined,
-    markdown,
     plain,
     rows_where,
     shown,
@@ -138,14 +137,17 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
         yield Job(of, (), lambda out, of=of, make=make: [of | row for row in measure(make(), of["draws"])], part="rows")
 
 
-def claims(rows) -> list[Claim]:
+def claims(rows):
     """Of intervals, of the search for lambda_max, and of the methods for the trace at equal cost."""
     rows = pd.DataFrame(rows)
     words = "the 95% interval of {} holds in 90% of the draws or more, on every surface at every cost"
-    told = [_holds(rows, name, words.format(what), "; {} of {} fail") for name, what in INTERVALS.items()]
+    for name, what in INTERVALS.items():
+        yield _holds(rows, name, words.format(what), "; {} of {} fail")
+    yield _converged(rows)
     words = "λ_max lies within the residual of its estimate in 90% of the draws or more, converged or not"
-    told += [_converged(rows), _holds(rows, "lambda_max", words, "")]
-    return told + [_nearer(rows, name) for name in list(TRACES)[1:]]
+    yield _holds(rows, "lambda_max", words, "")
+    for name in list(TRACES)[1:]:
+        yield _nearer(rows, name)
 
 
 def _holds(rows, name, words, fails):
@@ -178,31 +180,30 @@ def _nearer(rows, name):
 
 def _table(rows, columns):
     """A line for each surface; a column has a head, an estimator, its products, and what is said of their row."""
-    lines = []
+    yield "surface", *(head for head, *_ in columns)
     for name, group in pd.DataFrame(rows).groupby("surface", sort=False):
         group = group.set_index(["estimator", "products"])
-        lines.append([TITLES[name], *(cell(group.loc[of, products]) for _, of, products, cell in columns)])
-    return markdown(["surface", *(head for head, *_ in columns)], lines)
+        yield TITLES[name], *(cell(group.loc[of, products]) for _, of, products, cell in columns)
 
 
 def _error(row):
     return f"{plain(100 * row.error, 2)} ({plain(100 * row.claimed, 2)})"
 
 
-def trace_table(rows) -> str:
+def trace_table(rows):
     """Of each surface at one cost: each method's root mean square error and claim."""
     words = "root mean square error (claimed), %"
     return _table(rows, [(f"{title}: {words}", name, COST, _error) for name, title in TRACES.items()])
 
 
-def search_table(rows) -> str:
+def search_table(rows):
     """Of each surface and most products: error (residual) of lambda_max, and the share of searches that converged."""
     converged = lambda row: f"{_error(row)}; {100 * row.converged:.3g}"  # noqa: E731
     words, name = "error (residual), %; converged, %", "lambda_max"
     return _table(rows, [(f"at most {cost}: {words}", name, cost, converged) for cost in SEARCHES])
 
 
-def others_table(rows) -> str:
+def others_table(rows):
     """Of each surface: density and diagonal with the share of the truth that their intervals hold, at each cost."""
     held, words = lambda row: f"{_error(row)}; {100 * row.held[0]:.3g}", "error (claimed), %; held, %"
     density = [(f"density, {probes} x {steps}: {words}", "density", probes * steps, held) for probes, steps in DENSITY]

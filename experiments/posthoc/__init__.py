@@ -43,7 +43,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import numbers, timing
-from experiments.numbers import Claim, Interval, column, interval, markdown, resampled_interval, rows_where, told
+from experiments.numbers import Interval, column, interval, resampled_interval, rows_where, told
 from experiments.peers import PEERS
 from experiments.posthoc import choice, measured, two_classes
 from experiments.posthoc.choice import RULE
@@ -111,16 +111,15 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 # ---- claims
 
 
-def claims(methods=None, rules=None) -> list[Claim]:
+def claims(methods=None, rules=None):
     """What the rule of choice is held to; for each network whether a method's NLL is below a plainer one's."""
-    made = [] if rules is None else [*_of_rule(regrets(rules))]
+    yield from () if rules is None else _of_rule(regrets(rules))
     for network, runs in by_method(methods) if methods is not None else ():
         for one, other in PAIRS:
             names = [name.replace("_", " ") for name in (one, other)]
             words = f"{network}: NLL on test after {names[0]} is below that after {names[1]}"
             difference = less(runs[one], runs[other], "nll")
-            made.append(told("focalgeo", words, difference, scale=100, unit="1/100 nat", what=""))
-    return made
+            yield told("focalgeo", words, difference, scale=100, unit="1/100 nat", what="")
 
 
 def less(one: pd.DataFrame, other: pd.DataFrame, score: str, scale: float = 1.0) -> Interval:
@@ -227,21 +226,20 @@ def title(name: str) -> str:
     return METHODS[name].title.lower()
 
 
-def methods_table(methods, choice) -> str:
+def methods_table(methods, choice):
     """Each method less temperature scaling."""
-    lines = []
+    yield "network", "method", *(head for _, head in SCORES.values()), "recommended", "processor s"
     for network, runs in by_method(methods):
         chosen = Counter(rows_where(choice, network=network).chosen)
         for name, group in runs.items():
             cells = [_less(group, runs[PLAIN], score) for score in SCORES]
-            lines.append([TITLES[network], title(name), *cells, chosen[name], _seconds(group)])
-    heads = [head for _, head in SCORES.values()]
-    return markdown(["network", "method", *heads, "recommended", "processor s"], lines)
+            yield TITLES[network], title(name), *cells, chosen[name], _seconds(group)
 
 
-def choice_table(choice) -> str:
+def choice_table(choice):
     """The recommended methods, and on how many splits they were beyond noise worse / better than the plain ones."""
-    lines = []
+    heads = ("network", "recommended, splits", "against", "another than it", SCORES["nll"][1])
+    yield *heads, "NLL worse / better", "Brier", "ECE", "accuracy"
     for network, runs in choice.groupby("network", sort=False):
         said = ", ".join(f"{title(name)} {count}" for name, count in Counter(runs.chosen).items())
         for against in ("uncalibrated", PLAIN):
@@ -250,34 +248,33 @@ def choice_table(choice) -> str:
             others = f"{len(compared)} of {len(runs)}", _cell(resampled_interval(less_nll))
             beyond = [_beyond(compared[score]) for score in ("nll", "brier", "ece")]
             beyond.append(_beyond(compared.accuracy, better=1))
-            lines.append([TITLES[network], said, title(against), *others, *beyond])
-    heads = ("network", "recommended, splits", "against", "another than it", SCORES["nll"][1])
-    return markdown((*heads, "NLL worse / better", "Brier", "ECE", "accuracy"), lines)
+            yield TITLES[network], said, title(against), *others, *beyond
 
 
-def peers_table(methods, peers) -> str:
+def peers_table(methods, peers):
     """Other libraries' NLL less that of temperature scaling here, and less that of the same method here."""
-    lines, here = [], dict(by_method(methods))
+    heads = ("network", "library", "method", "NLL less temperature scaling", "NLL less the same here")
+    yield *heads, "labels given 0", "processor s", "here"
+    here = dict(by_method(methods))
     for (network, name), group in peers.groupby(["network", "method"], sort=False):
         peer = PEERS[name]
         named = [TITLES[network], f"{peer.package} {group.version.iloc[0]}", peer.title]
         if "error" in group and group.error.notna().any():
-            lines.append([*named, group.error.iloc[0], "", "", "", ""])
+            yield *named, group.error.iloc[0], "", "", "", ""
             continue
         same = here[network].get(peer.counterpart)
         than_same, seconds = ("", "") if same is None else (_less(group, same, "nll"), _seconds(same))
         zeros = f"{100 * group.zeros.mean():.1f}%" if group.zeros.max() else "none"
-        lines.append([*named, _less(group, here[network][PLAIN], "nll"), than_same, zeros, _seconds(group), seconds])
-    heads = ("network", "library", "method", "NLL less temperature scaling", "NLL less the same here")
-    return markdown((*heads, "labels given 0", "processor s", "here"), lines)
+        yield *named, _less(group, here[network][PLAIN], "nll"), than_same, zeros, _seconds(group), seconds
 
 
-def two_classes_table(two_classes) -> str:
+def two_classes_table(two_classes):
     """NLL on test of the choice less that of the best of scikit-learn's three on each set, by its mean over splits.
 
     "Least" is the method of the least cross-fitted NLL on val, whatever the noise, in place of the choice.
     """
-    lines = []
+    heads = ("set, classifier", "val", "chosen, splits", "scikit-learn's best", "its NLL, 1/1000 nat")
+    yield *heads, "choice less it", "least less it"
     for name, runs in two_classes.groupby("set", sort=False):
         nll = pd.DataFrame(list(runs.nll))
         theirs = nll.filter(like="scikit-learn")
@@ -288,9 +285,7 @@ def two_classes_table(two_classes) -> str:
             cells.append(_cell(resampled_interval(1000 * (values - nll[best]))))
         said = ", ".join(f"{title(method)} {count}" for method, count in Counter(runs.chosen).most_common())
         level = f"{1000 * nll[best].mean():.0f}"
-        lines.append([name, runs.examples.iloc[0], said, best.removeprefix("scikit-learn "), level, *cells])
-    heads = ("set, classifier", "val", "chosen, splits", "scikit-learn's best", "its NLL, 1/1000 nat")
-    return markdown((*heads, "choice less it", "least less it"), lines)
+        yield name, runs.examples.iloc[0], said, best.removeprefix("scikit-learn "), level, *cells
 
 
 def _less(one, other, score):

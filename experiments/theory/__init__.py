@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.numbers import NOT, SHOWS, Claim, markdown
+from experiments.numbers import NOT, SHOWS, Claim
 from experiments.question import Flags, Job, Parts, Question
 from experiments.theory import errata as statements
 from experiments.theory import figures
@@ -41,39 +41,34 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     yield Job({}, (), lambda out: [row._asdict() for row in statements.readings()], part="readings")
 
 
-def claims(errata, readings) -> list[Claim]:
+def claims(errata, readings):
     """Each erratum's statement, which its counterexample refutes; each statement that a reading makes true."""
-    refuted = [
-        Claim(f"{LETTERS[row['paper']]} {row['where']}", row["printed"], NOT if row["refuted"] else SHOWS, row["holds"])
-        for row in errata
-    ]
-    return refuted + [
-        Claim(
-            f"{LETTERS[row['paper']]} {row['where']}",
-            f"{row['printed']}, read as: {row['reading']}",
-            SHOWS if row["holds"] else NOT,
-            row["elsewhere"],
-        )
-        for row in readings
-    ]
+    for row in errata:
+        yield Claim(_where(row), row["printed"], NOT if row["refuted"] else SHOWS, row["holds"])
+    for row in readings:
+        claim = f"{row['printed']}, read as: {row['reading']}"
+        yield Claim(_where(row), claim, SHOWS if row["holds"] else NOT, row["elsewhere"])
 
 
-def _numbers(row) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in row["numbers"].items())
+def _where(row):
+    return f"{LETTERS[row['paper']]} {row['where']}"
 
 
-def errata_table(errata) -> str:
+def _statements(rows, *names):
+    for row in rows:
+        yield *(row[name] for name in names), ", ".join(f"{name} {value:.4g}" for name, value in row["numbers"].items())
+
+
+def errata_table(errata):
     """Statements with the numbers of a counterexample, and the range over which one was looked for."""
-    names = ("paper", "where", "printed", "holds", "tried")
-    heads = ["paper", "where", "printed", "what holds", "tried", "counterexample"]
-    return markdown(heads, [[*(row[name] for name in names), _numbers(row)] for row in errata])
+    yield "paper", "where", "printed", "what holds", "tried", "counterexample"
+    yield from _statements(errata, "paper", "where", "printed", "holds", "tried")
 
 
-def readings_table(readings) -> str:
+def readings_table(readings):
     """Statements that hold as one may read them, and what else there is; none counts as an erratum."""
-    names = ("paper", "where", "printed", "reading", "elsewhere")
-    heads = ["paper", "where", "printed", "true where read as", "elsewhere", "numbers"]
-    return markdown(heads, [[*(row[name] for name in names), _numbers(row)] for row in readings])
+    yield "paper", "where", "printed", "true where read as", "elsewhere", "numbers"
+    yield from _statements(readings, "paper", "where", "printed", "reading", "elsewhere")
 
 
 DRAWN = (
