@@ -54,6 +54,7 @@ from experiments.numbers import NOT, OUTPUTS, SHOWS, Claim, Interval, Number, in
 from experiments.question import Flags, Job, Parts, Question
 from focalgeo.rows import Diagnostic, select
 
+# nothing trains the last any more: its rows are a record that tables and claims read
 REGIMES = {"digits": "digits", "few": "digits, 150 images", "cifar10": "CIFAR-10, fitted"}
 EXAMPLES = {"digits": None, "few": 150}  # of training
 TITLES = {"trace": "trace", "lambda_max": "λ_max", "scale_free_trace": "scale-free trace"}
