@@ -91,20 +91,3 @@ def test_small_networks_are_their_definitions(name):
 @pytest.mark.parametrize("name", FULL)
 def test_networks_of_full_size_are_their_definitions(name):
     check_both_modes(name, {}, FULL[name], size=16, bound=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("name", "x"), [("transformer", [[1, 2, 3, 0]]), ("tree_lstm", [[[2, 0, 0], [3, 0, 0], [0, 0, 1]]])]
-)
-def test_words_are_read_alike_in_training_but_for_dropout(name, x):
-    x, options = (
-        np.int32(x),
-        {"vocabulary_size": 9, "embedding_size": 4, "width": 6} | ({"heads": 2} if name == "transformer" else {}),
-    )
-    plain, dropping = (models.build(name, 3, dropout=dropout, **options) for dropout in (0.0, 0.5))
-    variables = plain.init(jax.random.key(0), x)
-    logits = plain.apply(variables, x)
-    np.testing.assert_array_equal(plain.apply(variables, x, train=True), logits)
-    np.testing.assert_array_equal(dropping.apply(variables, x), logits)
-    changed = dropping.apply(variables, x, train=True, rngs={"dropout": jax.random.key(1)})
-    assert np.abs(changed - logits).max() > 1e-3

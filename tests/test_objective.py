@@ -44,12 +44,6 @@ def test_the_warm_up_of_the_cosine_schedule_counts_epochs(prepared):
     np.testing.assert_allclose(rates, [0, 0.25, 1, 0.5, 0], atol=1e-6)
 
 
-def test_epochs_of_decay_are_epochs(prepared):
-    config, rest, _ = prepared
-    assert (rest.plan.steps_per_epoch, config.optimizer.decay_epochs) == (17, (1,))
-    np.testing.assert_allclose([rest.schedule(step) for step in (0, 16, 17, 33)], [1, 1, 0.1, 0.1], rtol=1e-6)
-
-
 def stepped(model, params, batch, statistics=None, *, rate, **changes):
     """The state and the metrics after a step on both devices, uphill by `rate` along the gradient of config.loss."""
     objective, tx, statistics = preparation.make_objective(load_config(**changes)), optax.identity(), statistics or {}
@@ -98,7 +92,7 @@ def test_every_loss_name_takes_a_step_that_agrees_on_two_devices(prepared, name)
         lambda leaf, slope: leaf - np.float32(0.1) * (slope + np.float32(5e-4) * leaf), params, gradient
     )
     chex.assert_trees_all_close(new.params, expected, atol=1e-6)
-    assert float(metrics["gradient_norm"]) > 1e-3
+    np.testing.assert_allclose(metrics["gradient_norm"], trees.norm(gradient), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

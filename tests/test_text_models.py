@@ -176,11 +176,13 @@ def transformed(words, p, heads):
     return normalised(y, p[f"LayerNorm_{2 * depth}"]), p[f"Dense_{2 * depth + 1}"]
 
 
+TRANSFORMER = dict(vocabulary_size=30, embedding_size=6, width=8, heads=2, depth=2, embedding_init=draw_vectors)
+
+
 @pytest.fixture(scope="module", params=["documents", "trees"])
 def transformer(request):
     """The model, variables that are no initial ones, and inputs at two padded lengths."""
-    options = dict(vocabulary_size=30, embedding_size=6, width=8, heads=2, depth=2, embedding_init=draw_vectors)
-    model = models.build("transformer", 3, **options)
+    model = models.build("transformer", 3, **TRANSFORMER)
     random = np.random.default_rng(3)
     lines = [generated(size, random) for size in (1, 2, 5, 9, 9)]
     x, longer = (
@@ -217,6 +219,16 @@ def test_the_transformer_is_its_definition_on_each_sentence_alone(transformer):
         wanted = np.concatenate([states, np.reshape(phrases, (-1, 8))]) @ last["kernel"] + last["bias"]
         got = np.concatenate([found[:size], found[leaves : leaves + size - 1]])
         np.testing.assert_allclose(got, wanted, atol=3e-5)
+
+
+def test_the_transformer_drops_in_training_alone(transformer):
+    model, variables, x, *_ = transformer
+    plain, dropping = (models.build("transformer", 3, dropout=share, **TRANSFORMER) for share in (0.0, 0.5))
+    logits = model.apply(variables, x)
+    np.testing.assert_array_equal(plain.apply(variables, x, train=True), logits)
+    np.testing.assert_array_equal(dropping.apply(variables, x), logits)
+    changed = dropping.apply(variables, x, train=True, rngs={"dropout": KEY})
+    assert jnp.nanmax(jnp.abs(changed - logits)) > 1e-3
 
 
 # --- all of them

@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from networks import padded_batches
 
-from focalgeo import curvature, data, evaluation, losses
+from focalgeo import curvature, evaluation, losses
 from focalgeo.rows import Sharpness
 from focalgeo.types import Split
 
-EXAMPLES, ROWS = 13, 8
+EXAMPLES = 13
 
 
 def apply(variables, x):
@@ -26,10 +27,7 @@ def problem():
     random = np.random.default_rng(0)
     params = {name: jnp.float32(random.normal(size=size)) for name, size in (("hidden", (2, 4)), ("head", (4, 3)))}
     split = Split(np.float32(random.normal(size=(EXAMPLES, 2))), np.int32(random.integers(0, 3, EXAMPLES)))
-    batches = [
-        batch._replace(x=np.where(batch.mask[:, None], batch.x, 50.0).astype(np.float32))
-        for batch in data.evaluation_batches(split, batch_size=ROWS)
-    ]
+    batches = list(padded_batches(split, 50.0))
     named = {"cross_entropy": losses.cross_entropy, "focal_loss": focal}
     return split, evaluation.Problem(apply, named, params, {"state": {"scale": jnp.float32(0.7)}}, batches)
 

@@ -172,7 +172,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step_and_parameters_are_
     assert saved == [5]
 
 
-def test_a_member_that_stopped_stays_so_and_is_noted_before_the_checkpoint(workshop):
+def test_a_member_that_stopped_stays_so_and_is_noted_before_the_checkpoint(workshop, capsys):
     start = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), workshop.start.state)
     happened, saved, calls = [], {}, itertools.count()
 
@@ -199,6 +199,7 @@ def test_a_member_that_stopped_stays_so_and_is_noted_before_the_checkpoint(works
     later = [row for row in happened if row != "saved" and row.split == "train" and row.step > 6]
     assert {row.seed for row in later} == {0}
     assert saved[12].sums["seen"].tolist() == [3 * 29, 29]
+    assert capsys.readouterr().err.count("stops, the others go on") == 1
 
 
 def test_devices_that_part_after_the_first_step_are_found(workshop):
@@ -236,25 +237,6 @@ def test_the_rate_of_all_members_is_shared_among_them(monkeypatch):
     rows = {row.name: row.value for row in counted.rows(np.array([0.1, 0.2])) if row.seed == 1}
     shown = {"loss": 0.6, "accuracy": 0.5, "learning_rate": 0.2, "examples_per_second": 5.0, "examples_seen": 120.0}
     assert rows == pytest.approx(shown)
-
-
-def test_a_member_that_stopped_counts_no_examples_and_a_run_alone_ends(capsys):
-    sweep, written = meter({"seed": 0}, {"seed": 1})
-    for step, loss in enumerate((1.0, np.nan, 1.0, 1.0), 1):
-        values = {name: np.full(2, value, float) for name, value in FINITE.items()}
-        values["loss"][0] = loss
-        sweep.add(step, [values])
-    with sweep.paused():
-        assert sweep.sums["seen"].tolist() == [10, 40]
-        assert sweep.sums["loss"].tolist() == [1, 4 * 6]
-    rows = sweep.rows(np.array([0.1, 0.1]))
-    assert [(row.seed, row.value) for row in rows if row.name == "examples_seen"] == [(0, 10), (1, 40)]
-    assert written == [Scalar("stopped", 2, seed=0, step=2, epoch=0.5)]
-    assert capsys.readouterr().err.count("stops, the others go on") == 1
-    alone, _ = meter({})
-    alone.add(4, [{name: np.array([np.inf if name == "gradient_norm" else value]) for name, value in FINITE.items()}])
-    with pytest.raises(RunError, match="gradient norm is inf at step 4"), alone.paused():
-        pass
 
 
 @pytest.fixture

@@ -156,22 +156,6 @@ def test_each_device_draws_noise_of_its_own(tx):
     np.testing.assert_array_equal(after.key, before)  # the state's own key stays one
 
 
-def test_step_is_gradient_descent_on_the_mean_loss(tx):
-    model = models.build("mlp", 4, hidden=(5,))
-    plain = make_tx(momentum=0.0, weight_decay=0.0)
-    state, batch = make_state(model, plain), make_batch(6, 6)
-
-    def mean_loss(params):
-        return jnp.mean(LOSS(model.apply({"params": params}, batch.x), batch.y, state.loss_values))
-
-    step = jax.jit(make_step(model.apply, LOSS, plain, lambda tree: tree))
-    new_state, metrics = step(state, batch)
-    gradient = jax.grad(mean_loss)(state.params)
-    close(new_state.params, jax.tree.map(lambda p, g: p - jnp.float32(0.1) * g, state.params, gradient))
-    np.testing.assert_allclose(metrics["loss"] / 6, mean_loss(state.params), rtol=1e-5)
-    np.testing.assert_allclose(metrics["gradient_norm"], optax.tree.norm(gradient), rtol=1e-5)
-
-
 def of_noise(variables, x, *, rngs, **_):
     """Logits that are the parameters times noise, and batch statistics that are the number of an infinite one."""
     noise = jax.random.normal(rngs["dropout"], (len(x), 4))
