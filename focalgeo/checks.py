@@ -5,7 +5,7 @@ InputError, a line that names the argument and what is wrong with it.
 """
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from numbers import Integral
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -77,6 +77,7 @@ def number_array(name: str, value: object, shape: tuple[int, ...] | None = None)
 
 def floats(*values: Array) -> tuple[Array, ...]:
     """The values as float32 arrays, or as float64 where one of them is float64 and JAX's x64 mode is on."""
+    # A Python number has no type of its own: float64 is for those who give an array of it.
     wide = any(getattr(value, "dtype", None) == np.float64 for value in values)
     dtype = jnp.result_type(float) if wide else jnp.float32
     return tuple(jnp.asarray(value, dtype) for value in values)
@@ -178,7 +179,7 @@ class Examples(NamedTuple):
     weight: Float[Array, " examples"]  # how often the example counts
 
 
-def _table(name, rows, labels, mask, weights, soft) -> tuple[Array, Array, Array | None]:
+def _table(name, rows, labels, mask, weights, soft):
     table = score_rows(name, rows, shape=(None, None))
     if not len(table):
         raise InputError(f"{name} and labels are empty: give at least one example")
@@ -215,6 +216,7 @@ def examples(
     check_bins(num_bins)
     table, labels, mask = _table("log_probs", log_probs, labels, mask, weights, soft)
     if not is_traced(table, mask):
+        # A log-probability of about -log(classes) is rounded by eps times that, its probability by as large a share.
         total = np.exp(_counted(table, mask).astype(np.float32)).sum(axis=-1)
         tolerance = OFF_ONE + 4 * float(jnp.finfo(table.dtype).eps) * np.log(table.shape[-1])
         wrong = total[~(np.abs(total - 1) <= tolerance)]
@@ -245,24 +247,19 @@ def predicted_logits(
             mend = "every row is in [0, 1] and sums to 1; if they are, give calibration.log_probabilities(logits)"
             warnings.warn(f"logits look like probabilities: {mend}", ProbabilityWarning, stacklevel=stacklevel)
     space = jnp if is_traced(table, labels, mask) else np
-    if space is np:
-        _check_possible(table, labels, mask)
+    # A label whose class cannot be has an infinite NLL, whatever is fitted.
+    if space is np and not np.asarray(table).min() > -np.inf:
+        shares, counts = np.asarray(labels), True if mask is None else np.asarray(mask) > 0
+        if shares.ndim == 1:
+            shares = np.arange(table.shape[1]) == shares[:, None]
+        never = ((shares > 0) & (np.asarray(table) == -np.inf)).any(axis=1) & counts
+        if never.any():
+            what = f"the logit of label {np.argmax(never)} is -inf, a class that cannot be"
+            raise InputError(f"{what}: mend one of the two")
     rows, labels, weight = _weighted(table, labels, mask, space)
     if mask is not None:
         rows, labels = (space.where(weight > 0, each.T, 0).T for each in (rows, labels))
     return Examples(rows, labels, weight)
-
-
-def _check_possible(logits, labels, mask):
-    """Refuse a label whose logit is -inf: that class cannot be."""
-    logits, labels = np.asarray(logits), np.asarray(labels)
-    if logits.min() > -np.inf:
-        return
-    if labels.ndim == 1:
-        labels = np.arange(logits.shape[1]) == labels[:, None]
-    never = ((labels > 0) & (logits == -np.inf)).any(axis=1) & (True if mask is None else np.asarray(mask) > 0)
-    if never.any():
-        raise InputError(f"the logit of label {np.argmax(never)} is -inf, a class that cannot be: mend one of the two")
 
 
 def finite_logits(logits: Array) -> Array:
@@ -291,6 +288,7 @@ def prng_key(key: object) -> Array:
     """One PRNG key, of jax.random.key or jax.random.PRNGKey, or that of a seed, a whole number."""
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         return jax.random.key(count("key", key, 0, 2**32 - 1))
+    # Those of jax.random.PRNGKey are arrays of 2 numbers, or of 4 where the generator is "rbg".
     dtype, shape = getattr(key, "dtype", None), np.shape(key)
     is_new = jnp.issubdtype(dtype or object, jax.dtypes.prng_key)
     if not (shape == () if is_new else dtype == np.uint32 and shape in ((2,), (4,))):
@@ -298,7 +296,7 @@ def prng_key(key: object) -> Array:
     return key
 
 
-def _check_all(name: str, value: Array, holds: Callable, ask: str) -> None:
+def _check_all(name, value, holds, ask):
     array = number_array(name, value)
     if not is_traced(array):
         array = np.asarray(array, np.float64)
@@ -358,6 +356,7 @@ def check_function(name: str, value: Any) -> None:
 
 def check_params(name: str, params: PyTree) -> None:
     """Refuse a tree that holds no number, anything but floating-point arrays, or flax's statistics beside weights."""
+    # A flax.nnx.Variable is a node around its array, so that leaves alone would not tell weights from statistics.
     nodes = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda node: bool(_kinds(node)))
     paths = [[jax.tree_util.keystr((key,), simple=True) for key in path] for path, _ in nodes]
     beside = {(*path[:i],) for path in paths for i, key in enumerate(path) if key == "params"}
@@ -384,21 +383,21 @@ def _kinds(node):
 
 def check_alike(name: str, tree: PyTree, other: str, like: PyTree) -> None:
     """Refuse a tree that has not the structure, shapes and dtypes of `like`, which messages call `other`."""
-    if _layout(tree) != _layout(like):
+
+    def layout(tree):
+        leaves, structure = jax.tree.flatten(tree)
+        return structure, [(np.shape(leaf), getattr(leaf, "dtype", None)) for leaf in leaves]
+
+    if layout(tree) != layout(like):
         first, second = (shown(jax.tree.map(described, side), most=200) for side in (tree, like))
         raise InputError(f"{name} is {first}, {other} {second}: give the same structure, shapes and dtypes")
-
-
-def _layout(tree):
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [(np.shape(leaf), getattr(leaf, "dtype", None)) for leaf in leaves]
 
 
 def scalar(loss):
     """`loss`, which refuses at trace time to return anything but one floating-point number."""
     check_function("loss", loss)
 
-    def checked(params: PyTree) -> Array:
+    def checked(params):
         value = loss(params)
         if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
             raise InputError(f"the loss returns {described(value)}: give one floating-point number, a mean or a sum")
@@ -421,6 +420,7 @@ def check_finite_tree(name: str, tree: PyTree) -> None:
 def all_finite(tree: PyTree) -> Array:
     """Whether every number in a tree of at least one array is finite, by one program that is compiled fast."""
     floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    # 0 times infinity is NaN as 0 times NaN is, and one NaN makes the sum NaN, where a sum of the numbers may overflow.
     return jnp.isfinite(sum(jnp.sum(0 * leaf, dtype=jnp.float32) for leaf in floats))
 
 

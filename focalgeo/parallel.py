@@ -36,7 +36,8 @@ from focalgeo.types import Array, InputError, Interrupted, PyTree, RunError, Tra
 
 AXIS = "devices"
 _MEMBERS = "members"
-_LONG = 86_400  # seconds that processes which have ended wait for process 0, which draws the report
+# Seconds that processes which have ended wait for process 0, which draws the report.
+_LONG = 86_400
 
 
 def interrupted() -> int | None:
@@ -60,7 +61,8 @@ def join(
     Raises:
         InputError: jax cannot use the arguments. RunError: the others do not come.
     """
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM
+    # Jax's own handling of preemption would take SIGTERM, at which a run saves and stops.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         with warnings.catch_warnings(action="ignore"):  # of a Kubernetes pod that is none of several
             jax.distributed.initialize(
@@ -126,7 +128,8 @@ def exchange(name: str, value: Any) -> list[Any]:
         return [value]
     text = json.dumps([name, value, interrupted() or 0]).encode()
     longest = int(np.max(multihost_utils.process_allgather(np.int32(len(text)))))
-    padded = text.ljust(1 << longest.bit_length())  # of few sizes, as each compiles
+    # Of few lengths, as each compiles a program.
+    padded = text.ljust(1 << longest.bit_length())
     texts = multihost_utils.process_allgather(np.frombuffer(padded, np.uint8))
     names, values, signals = zip(*(json.loads(text.tobytes()) for text in texts), strict=True)
     if len(set(names)) > 1:
@@ -194,7 +197,7 @@ def replicated(tree: PyTree) -> PyTree:
     return jax.device_put(tree, _layout(jax.local_devices()))
 
 
-def _cut(tree: PyTree) -> PyTree:
+def _cut(tree):
     """Leaves [devices of this process, ...], one part on each."""
     return jax.device_put(tree, _layout(jax.local_devices(), AXIS))
 
@@ -222,13 +225,15 @@ def _put(leaf: Array, *axes: str) -> jax.Array:
 
     On an only device it lies as jax lays out what is made there: else each function would compile for both.
     """
-    devices = sorted(jax.devices(), key=operator.attrgetter("process_index"))  # as pmap: a block for each process
+    # In the order that pmap has: a block of devices for each process.
+    devices = sorted(jax.devices(), key=operator.attrgetter("process_index"))
     sharding = _layout(devices, *axes)
     if sharding.mesh.size == 1:
         return jax.device_put(leaf)
     if sharding.is_fully_addressable or not getattr(leaf, "is_fully_addressable", True):
         return jax.device_put(leaf, sharding)
-    leaf = np.asarray(leaf)  # jax.device_put would compare those of all processes
+    # Given this layout, jax.device_put would compare the arrays of all processes.
+    leaf = np.asarray(leaf)
     return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
 
 
@@ -247,7 +252,8 @@ def from_first(tree: PyTree) -> PyTree:
     if count() == 1:
         return tree
     tree = jax.tree.map(np.asarray, tree)
-    as_bytes = jax.tree.map(lambda leaf: np.frombuffer(leaf.tobytes(), np.uint8), tree)  # sums would turn -0 into 0
+    # As bytes, since they are sent by sums, which would turn -0 into 0.
+    as_bytes = jax.tree.map(lambda leaf: np.frombuffer(leaf.tobytes(), np.uint8), tree)
     sent = multihost_utils.broadcast_one_to_all(as_bytes)
     return jax.tree.map(lambda leaf, part: np.asarray(part).view(leaf.dtype).reshape(leaf.shape), tree, sent)
 
@@ -391,6 +397,7 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
     """
 
     def replica(states, batch, *shared):
+        # An axis of length 1 stands for the devices, so that the step's sums over them serve here too.
         def on_one_device(*arguments):
             alone = jax.vmap(step, in_axes=None, axis_name=AXIS, axis_size=1)
             return jax.tree.map(operator.itemgetter(0), alone(*arguments))
@@ -411,9 +418,17 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
 def _one_step(step, index, state, batch, *shared):
     """The step with the noise key of device number `index`, and a fingerprint of the new state beside the metrics."""
     fold_in = jnp.vectorize(jax.random.fold_in, signature="(k),()->(k)")  # of one key, or of each member's
+    # The folded key is for this step's noise alone: with it the replicas' states would differ from now on.
     new_state, metrics = step(state._replace(key=fold_in(state.key, index)), batch, *shared)
     new_state = new_state._replace(key=state.key)
-    return new_state, metrics, _fingerprint(new_state)
+
+    def bits(leaf):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            leaf = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
+        return jnp.sum(leaf.astype(jnp.uint32), dtype=jnp.uint32)
+
+    # The sum of all leaves' bits modulo 2^32: cheap beside a training step, and different where states differ.
+    return new_state, metrics, sum(map(bits, jax.tree.leaves(new_state)))
 
 
 def pmapped_forward(forward: Callable) -> Callable:
@@ -446,14 +461,3 @@ def check_replicas(fingerprints: Array) -> None:
         seen = of_all_processes(seen.T).T
     if np.any(seen != seen[..., :1]):
         raise RunError("the devices hold different parameters: a reduction over devices is missing in the step")
-
-
-def _fingerprint(tree: PyTree) -> Array:
-    """Sum of all leaves' bits modulo 2^32: cheap beside a training step, and different where states differ."""
-
-    def bits(leaf: Array) -> Array:
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            leaf = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
-        return jnp.sum(leaf.astype(jnp.uint32), dtype=jnp.uint32)
-
-    return sum(map(bits, jax.tree.leaves(tree)))

@@ -5,7 +5,6 @@ multiplies float32 matrices in one bfloat16 pass, of 8 bits, and a GPU may in TF
 with no word said. Elementwise operations and sums are float32 everywhere. On a CPU nothing changes.
 """
 
-from collections.abc import Callable
 from types import ModuleType
 
 import jax
@@ -54,7 +53,7 @@ def gaussian(key: Array, like: PyTree) -> PyTree:
     return _random(jax.random.normal, key, like)
 
 
-def _random(draw: Callable, key: Array, like: PyTree) -> PyTree:
+def _random(draw, key, like):
     leaves, treedef = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
     drawn = [draw(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]

@@ -9,7 +9,7 @@ import pytest
 from reference import tree_lstm as oracle
 
 from focalgeo import models, trees
-from focalgeo.data.treebank import pack_trees, parse_tree
+from focalgeo.data.texts import pack_trees, parse_tree
 
 pytestmark = pytest.mark.long
 

@@ -19,7 +19,7 @@ from experiments import figures, numbers
 from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where
 from experiments.question import Job, Question
 from focalgeo import calibration, losses
-from focalgeo.data.builtin import make_clusters
+from focalgeo.data.registry import make_clusters
 
 DEVIATIONS = (0.0, 0.25, 0.5, 1.0)  # of the clusters; 0 is the limit whose optimum is known
 GAMMAS = {"ce": 0.0, "fl1": 1.0}

@@ -82,7 +82,13 @@ def spectral_density(
         krylov = _start(sign_probe(key, index, None, layout=layout), steps=steps)
         krylov = iterate(goes_on, lambda krylov: lanczos.grown(krylov, product), krylov)
         lanczos.check_symmetric(krylov)
-        return _quadrature(krylov)
+        # Nodes are the eigenvalues of H in the basis, weights the squared first entries of the eigenvectors.
+        (values, vectors), library = lanczos.ritz(krylov), trees.namespace(krylov.coupling)
+        values = values * krylov.unit
+        missing = steps - krylov.step  # rows that were not reached, see `ritz`
+        is_node = library.arange(steps, dtype=np.int32) >= missing
+        weights = library.where(is_node, vectors[0] ** 2, 0)
+        return library.where(is_node, values, values[missing]), weights / weights.sum(), krylov.step
 
     nodes, weights, products = stacked(quadrature, num_probes)
     checks.check_finite_tree("a node of the density", nodes)
@@ -92,19 +98,6 @@ def spectral_density(
 @functools.partial(jax.jit, static_argnames="steps")
 def _start(probe: Array, *, steps: int) -> lanczos.Krylov:
     return lanczos.krylov_start((probe / jnp.linalg.norm(probe))[None], steps=steps)
-
-
-def _quadrature(krylov: lanczos.Krylov) -> tuple[Array, Array, Array]:
-    """Nodes and weights [steps], the eigenvalues of H in the basis and the squared first entries of the eigenvectors.
-
-    And the number of products.
-    """
-    (values, vectors), library = lanczos.ritz(krylov), trees.namespace(krylov.coupling)
-    values = values * krylov.unit
-    missing = len(values) - krylov.step
-    is_node = library.arange(len(values), dtype=np.int32) >= missing
-    weights = library.where(is_node, vectors[0] ** 2, 0)
-    return library.where(is_node, values, values[missing]), weights / weights.sum(), krylov.step
 
 
 def cumulative_distribution(density: SpectralDensity, points: Array) -> Estimate:
@@ -162,7 +155,7 @@ def share_in_bins(density: SpectralDensity, edges: Array) -> Estimate:
     return _averaged(_inside, density, edges[:-1], edges[1:])
 
 
-def _inside(nodes: Array, lower: Array, upper: Array) -> Array:
+def _inside(nodes, lower, upper):
     return (nodes >= lower) & ((nodes < upper) | ((nodes == upper) & (upper == upper[..., -1:])))
 
 
@@ -197,7 +190,7 @@ def smoothed_density(density: SpectralDensity, points: Array, *, width: float) -
     )
 
 
-def _normal(nodes: Array, points: Array, width: Array) -> Array:
+def _normal(nodes, points, width):
     return jax.scipy.stats.norm.pdf((points - nodes) / width) / width  # the width's square may leave the dtype's range
 
 

@@ -58,12 +58,13 @@ def krylov_start(block: Array, *, steps: int) -> Krylov:
 
 def grown(krylov: Krylov, product: Callable) -> Krylov:
     """`expanded` by the product of the row that waits next; all but the basis is small and then on the host."""
-    krylov = _expanded(krylov, product(row_of(krylov.basis, krylov.step)))
+    krylov = expanded(krylov, product(row_of(krylov.basis, krylov.step)))
     return Krylov(krylov.basis, *on_host(krylov[1:]))
 
 
+@overwriting
 def expanded(krylov: Krylov, product: Array) -> Krylov:
-    """The basis and its coupling after one more product, that of row `step`; to be jitted by the caller.
+    """The basis and its coupling after one more product, that of row `step`.
 
     What is left of the product beside all rows is the new row, unless it is rounding error: then the row is zero.
     """
@@ -85,9 +86,6 @@ def expanded(krylov: Krylov, product: Array) -> Krylov:
         krylov.step + 1,
         ~is_new,
     )
-
-
-_expanded = overwriting(expanded)
 
 
 def orthogonalise(basis: Array, vector: Array) -> tuple[Array, Array]:
@@ -274,7 +272,7 @@ def _random_start(key: Array, *, layout: Layout, steps: int, k: int) -> tuple[Kr
 
 
 @overwriting
-def _with_fresh_row(basis: Array, row: Array, key: Array) -> Array:
+def _with_fresh_row(basis, row, key):
     """The basis with a random unit vector, orthogonal to all rows, in a row that was zero.
 
     The search goes on there where the space closes: further copies of an eigenvalue lie outside an invariant subspace.
@@ -304,7 +302,7 @@ def _largest(krylov: Krylov) -> tuple[Array, Array]:
     return values[::-1][:k], signed
 
 
-def _threshold(scale: Array, values: Array, tolerance: float) -> Array:
+def _threshold(scale, values, tolerance):
     """The residual at which a value counts as converged."""
     library = trees.namespace(values)
     floor = ROUNDING * jnp.finfo(values.dtype).eps * scale
@@ -312,11 +310,11 @@ def _threshold(scale: Array, values: Array, tolerance: float) -> Array:
 
 
 @jax.jit
-def _combined(coefficients: Array, basis: Array) -> Array:
+def _combined(coefficients, basis):
     """Vectors [k, n] with these coefficients [steps, k] in the basis."""
     return matmul(coefficients.T, basis[: coefficients.shape[0]])
 
 
 @jax.jit
-def _residual(product: Array, unit: Array, value: Array, vector: Array) -> Array:
+def _residual(product, unit, value, vector):
     return jnp.linalg.norm(product / unit - value * vector)

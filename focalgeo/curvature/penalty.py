@@ -11,7 +11,8 @@ from focalgeo.types import Array, PyTree
 
 MATRICES = ("hessian", "gauss_newton", "scale_free")
 _NO_RULE = "the function calls a jax.custom_vjp, which has no forward derivative; make it a jax.custom_jvp"
-MOST_PROBES = 100  # each is one more forward pass of second order in the program
+# Each probe is one more forward pass of second order in the program.
+MOST_PROBES = 100
 
 
 def value_and_trace(

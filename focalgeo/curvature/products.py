@@ -27,7 +27,7 @@ _REVERSE = (
 )
 
 
-def _check(params: PyTree, vector: PyTree) -> None:
+def _check(params, vector):
     checks.check_params("params", params)
     checks.check_alike("vector", vector, "params", params)
 
@@ -59,15 +59,10 @@ def hvp(loss, params: PyTree, vector: PyTree, *, form: str = FORMS[0]) -> PyTree
         {'b': Array(3., dtype=float32), 'w': Array([1., 4.], dtype=float32)}
     """
     _check(params, vector)
-    if _is_reverse(form):
+    if form != FORMS[0]:
         return linearized_hvp(loss, params, form=form)(vector)
     with forward_derivative(_REVERSE):
         return jax.jvp(jax.grad(checks.scalar(loss)), (params,), (vector,))[1]
-
-
-def _is_reverse(form):
-    checks.check_choice("form", form, FORMS)
-    return form == FORMS[1]
 
 
 @contextmanager
@@ -107,8 +102,9 @@ def linearized_hvp(loss, params: PyTree, *, form: str = FORMS[0]):
         {'b': Array(2.5, dtype=float32), 'w': Array([ 2.5, -4. ], dtype=float32)}
     """
     checks.check_params("params", params)
+    checks.check_choice("form", form, FORMS)
     gradient = jax.jit(jax.grad(checks.scalar(loss)))  # else each operation would be a program
-    if _is_reverse(form):
+    if form == FORMS[1]:
         pullback = jax.vjp(gradient, params)[1]
         return lambda vector: pullback(vector)[0]
     with forward_derivative(_REVERSE):
@@ -300,7 +296,7 @@ def restrict(
     def restricted(some):
         if not some.keys() <= kept.keys():
             raise InputError(f"{', '.join(some)} are not all among the leaves that were kept: {', '.join(kept)}")
-        return function(structure.unflatten([some.get(name, leaf) for name, leaf in named.items()]))
+        return function(jax.tree.unflatten(structure, [some.get(name, leaf) for name, leaf in named.items()]))
 
     return restricted, kept
 

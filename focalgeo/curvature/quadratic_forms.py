@@ -289,7 +289,7 @@ def _by_products(summary: Callable, matvec, like: PyTree, key: Array, num_probes
 
 
 @jax.jit
-def _probe(key: Array, index: Array, like: PyTree) -> PyTree:
+def _probe(key, index, like):
     return trees.rademacher(jax.random.fold_in(key, index), like)
 
 

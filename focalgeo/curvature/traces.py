@@ -3,15 +3,13 @@
 XTrace: each random vector gives a sample of the trace, exact on the span of the other vectors' products.
 """
 
-import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from focalgeo import checks, trees
-from focalgeo.curvature.matvec import MOST_PRODUCTS, Layout, flat_matvec, on_host, orthonormal_rows, over_rows
+from focalgeo.curvature.matvec import MOST_PRODUCTS, flat_matvec, on_host, orthonormal_rows, over_rows
 from focalgeo.curvature.quadratic_forms import sample_mean, sampled
 from focalgeo.trees import matmul
 from focalgeo.types import Array, Estimate, PyTree
@@ -66,39 +64,23 @@ def trace(matvec, like: PyTree, key: Array | int, num_probes: int, *, method: st
     num_probes = checks.count("num_probes", num_probes, LEAST_PRODUCTS[method], MOST_PRODUCTS)
     if method == "xtrace":
         count = checks.count("num_probes // 2", min(num_probes // 2, layout.size), 1, MOST_XTRACE_SAMPLES)
-        value, stderr = on_host(value_and_stderr(subspace(product, key, count, layout)))
+        vectors = jax.random.normal(key, (count, layout.size), layout.dtype)  # uniform directions in any subspace
+        products = over_rows(product, vectors)
+        basis = orthonormal_rows(products)
+        value, stderr = on_host(value_and_stderr(vectors, products, basis, over_rows(product, basis)))
     else:
         basis, count = None, num_probes
         if method == "hutch++":
             sketch_key, key = jax.random.split(key)
             signs = jax.random.rademacher(sketch_key, (min(num_probes // 3, layout.size), layout.size), layout.dtype)
             basis, count = orthonormal_rows(over_rows(product, signs)), num_probes - 2 * len(signs)
-        samples, exact = sampled(lambda probe: _dot(probe, product(probe)), key, count, layout, basis)
+        form = lambda probe: jnp.vdot(probe, product(probe), precision="highest")  # noqa: E731
+        samples, exact = sampled(form, key, count, layout, basis)
         mean = sample_mean(samples)
         value, stderr = exact + mean.value, mean.stderr
     estimate = Estimate.by_student(value, stderr, count)
     checks.check_finite_tree("the trace", estimate[:2])
     return estimate
-
-
-_dot = functools.partial(jnp.vdot, precision="highest")
-
-
-class Subspace(NamedTuple):
-    """Random vectors w, their products A w, orthonormal rows that span these, and theirs: all [rows, n]."""
-
-    vectors: Array
-    products: Array
-    basis: Array
-    basis_products: Array
-
-
-def subspace(product: Callable, key: Array, rows: int, layout: Layout) -> Subspace:
-    """So many rows, from Gaussian vectors, whose directions are uniform in any subspace."""
-    vectors = jax.random.normal(key, (rows, layout.size), layout.dtype)
-    products = over_rows(product, vectors)
-    basis = orthonormal_rows(products)
-    return Subspace(vectors, products, basis, over_rows(product, basis))
 
 
 class Compressed(NamedTuple):
@@ -112,13 +94,15 @@ class Compressed(NamedTuple):
     left_out: Array  # [samples, basis], the direction of the basis that only product i reaches
 
 
-_LEAST = 1e-5  # of a squared length: what is left of less is rounding alone
+# Of a squared length: what is left of less is rounding alone.
+_LEAST = 1e-5
 
 
 @jax.jit
-def value_and_stderr(space: Subspace) -> tuple[Array, Array]:
+def value_and_stderr(vectors: Array, products: Array, basis: Array, basis_products: Array) -> tuple[Array, Array]:
     """The trace as the mean over vectors w_i of tr(Q_i' A Q_i) + c (w_i - Q_i Q_i' w_i)' A (w_i - Q_i Q_i' w_i).
 
+    Of Gaussian vectors w, their products A w, orthonormal rows that span these, and theirs: all [rows, n].
     Q_i is an orthonormal basis of the products but the i-th, and c makes w_i - Q_i Q_i' w_i as long as a sign vector of
     its subspace would be. The samples share their subspaces, so their scatter understates the error of their mean, and
     the jackknife (the estimates without each vector in turn) overstates it, both up to twofold and more with many
@@ -126,7 +110,6 @@ def value_and_stderr(space: Subspace) -> tuple[Array, Array]:
     cover as they should. Where a vector hardly leaves Q_i, the second term divides rounding by a small length: how far
     that may go is added to the error.
     """
-    vectors, products, basis, basis_products = space
     unit = trees.power_of_two(products)  # so that squares neither overflow nor vanish
     products, basis_products = products / unit, basis_products / unit
     small = Compressed(
@@ -176,12 +159,12 @@ def _per_length(values: Array, small: Compressed, inside: Array) -> Array:
     return jnp.where(length > _LEAST * small.lengths, values / length, 0)
 
 
-def _along(rows: Array, units: Array) -> Array:
+def _along(rows, units):
     """The component of each row along its unit vector."""
     return jnp.sum(rows * units, axis=-1, keepdims=True) * units
 
 
-def _left_out(coordinates: Array) -> Array:
+def _left_out(coordinates):
     """[samples, basis]: row i is a unit vector orthogonal to all columns of `coordinates` [basis, samples] but one.
 
     By QR of the others with the i-th put last: the last column of a full Q is orthogonal to them, also where they are
@@ -195,6 +178,6 @@ def _left_out(coordinates: Array) -> Array:
     return jax.vmap(one)(jnp.arange(coordinates.shape[1], dtype=jnp.int32))
 
 
-def _quadratic(matrix: Array, rows: Array) -> Array:
+def _quadratic(matrix, rows):
     """[rows]: r' M r of each row."""
     return jnp.sum(matmul(rows, matrix) * rows, axis=1)

@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float32, Int32, Shaped
 
 from focalgeo.types import Array, Batch, InputError, Split
 
-PADDING = 4  # pixels on every side, as the papers' published code has it
+# Pixels on every side, as the papers' published code has it.
+PADDING = 4
 Changes = dict[str, Array]  # the random numbers of each image, leaves [examples, ...]
 
 
@@ -184,7 +185,9 @@ def make_batch(
     x, y = (leaf if spec.indices is None else leaf[spec.indices] for leaf in split)
     x = augmentation.apply(x if shape is None else x.reshape(len(x), *shape), spec.changes)
     x = x if normalise is None else normalise_images(x, normalise)
-    mask = spec.mask.reshape((-1,) + (1,) * (y.ndim - 1)) & (y >= 0)  # an axis of length 1 for each further one of y
+    # Nodes of trees and graphs have labels of their own: the examples' mask gets an axis of length 1 for each such
+    # axis.
+    mask = spec.mask.reshape((-1,) + (1,) * (y.ndim - 1)) & (y >= 0)
     return Batch(x, y.clip(0), mask)
 
 

@@ -1,7 +1,6 @@
 """Data sets as graphs: one graph of all examples, each joined to those nearest to it."""
 
 import numpy as np
-from jaxtyping import Float32
 
 from focalgeo.types import NEIGHBOURS, Dataset, InputError, Split
 
@@ -29,22 +28,20 @@ def joined(data: Dataset) -> Dataset:
     x, y = map(np.concatenate, zip(*parts.values(), strict=True))
     if y.ndim > 1 or len(y) <= NEIGHBOURS:
         raise InputError(f"{data.name} makes no graph: name a data set of more than {NEIGHBOURS} examples, no trees")
-    if data.vocabulary:  # from a post without words no other is far, by Euclid's
-        features, metric = _tf_idf(x, len(data.vocabulary)), "cosine"
+    if data.vocabulary:
+        from scipy import sparse
+        from sklearn.feature_extraction.text import TfidfTransformer
+
+        # Of the words of the vocabulary alone: padding and unknown words, ids 0 and 1, are none. Compared by cosine, as
+        # by Euclid's distance a post without words would be near to all.
+        posts = np.repeat(np.arange(len(x)), x.shape[1])
+        counts = sparse.csr_array((np.ones(x.size), (posts, x.ravel())), (len(x), len(data.vocabulary)))[:, 2:]
+        features, metric = TfidfTransformer(sublinear_tf=True).fit_transform(counts).toarray(), "cosine"
     else:
-        features, metric = x.reshape(len(x), -1).astype(np.float32) / np.float32(np.abs(x).max() or 1), "euclidean"
+        features, metric = x.reshape(len(x), -1) / np.float32(np.abs(x).max() or 1), "euclidean"
+    features = features.astype(np.float32)
     nearest = NearestNeighbors(n_neighbors=NEIGHBOURS, metric=metric).fit(features).kneighbors(return_distance=False)
     x = np.concatenate([features, nearest], axis=1, dtype=np.float32)[None]
     places = np.repeat(list(parts), [len(split.y) for split in parts.values()])
     splits = {part: Split(x, np.where(places == part, y, np.int32(-1))[None]) for part in parts}
     return data._replace(name=f"graph:{data.name}", vocabulary=(), features=None, **splits)
-
-
-def _tf_idf(ids: np.ndarray, words: int) -> Float32[np.ndarray, "posts words"]:
-    """Of the words of the vocabulary; padding and unknown words, ids 0 and 1, are none."""
-    from scipy import sparse
-    from sklearn.feature_extraction.text import TfidfTransformer
-
-    posts = np.repeat(np.arange(len(ids)), ids.shape[1])
-    counts = sparse.csr_array((np.ones(ids.size), (posts, ids.ravel())), (len(ids), words))[:, 2:]
-    return TfidfTransformer(sublinear_tf=True).fit_transform(counts).toarray().astype(np.float32)

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -46,19 +45,20 @@ def read_folder(location: str, image_size: int | None = None) -> RawDataset:
     Raises:
         InputError: nothing there, no images, one class, a corrupt archive or image, two sizes, an unusable layout.
     """
-    return sources.decoded(sources.find("folder", location), image_size, _class_folders)
+    source = sources.find("folder", location)
 
+    def decode():
+        folder, names = sources.unpacked(source), []
+        for name in sources.list_files(folder):
+            if PurePosixPath(name).suffix.lower() in SUFFIXES:
+                names.append(name)
+            elif (mimetypes.guess_type(name)[0] or "").startswith("image/"):  # passed over it would be lost in silence
+                raise InputError(f"{source.where}: {name} is of a format that is not read: convert it to .png")
+        class_names, members = layout(names, where=source.where)
+        images = decode_files(folder, names, image_size, where=source.where)
+        return {part: Split(images[rows], labels) for part, (rows, labels) in members.items()}, class_names
 
-def _class_folders(source, image_size):
-    folder, names = sources.unpacked(source), []
-    for name in sources.list_files(folder):
-        if PurePosixPath(name).suffix.lower() in SUFFIXES:
-            names.append(name)
-        elif (mimetypes.guess_type(name)[0] or "").startswith("image/"):  # passed over it would be lost in silence
-            raise InputError(f"{source.where}: {name} is of a format that is not read: convert it to .png")
-    class_names, members = layout(names, where=source.where)
-    images = decode_files(folder, names, image_size, where=source.where)
-    return {part: Split(images[rows], labels) for part, (rows, labels) in members.items()}, class_names
+    return sources.decoded(source, image_size, decode)
 
 
 def layout(names: Sequence[str], *, where: str) -> tuple[tuple[str, ...], Members]:
@@ -71,6 +71,7 @@ def layout(names: Sequence[str], *, where: str) -> tuple[tuple[str, ...], Member
     if not names:
         raise InputError(f"{where} holds no examples: give class folders of images, as .jpg or .png, or of texts")
     paths = [PurePosixPath(name).parts for name in names]
+    # Archives often have a folder or two around their parts, which say nothing.
     while len(outer := {path[0] for path in paths}) == 1 and not outer & {*SPLITS} and min(map(len, paths)) > 2:
         paths = [path[1:] for path in paths]
     if not any(path[0] in SPLITS and len(path) > 2 for path in paths):
@@ -147,34 +148,35 @@ def read_tiny_imagenet(location: str, image_size: int | None = None) -> RawDatas
     Source:
         Komisarenko & Kull, arXiv 2408.11598, 5.1: 90,000 and 10,000 split from train, the official val as test.
     """
-    return sources.decoded(sources.find("tiny_imagenet", location), image_size, _tiny_imagenet)
+    source = sources.find("tiny_imagenet", location)
 
+    def decode():
+        folder, where = sources.unpacked(source), source.where
+        roots = [name.removesuffix(ANNOTATIONS) for name in sources.list_files(folder) if name.endswith(ANNOTATIONS)]
+        if len(roots) != 1:
+            raise InputError(f"{where} holds {len(roots)} files {ANNOTATIONS}: give Tiny ImageNet's own layout, once")
+        folder = folder / roots[0]
+        names = sources.list_files(folder)
+        train, test = (fnmatch.filter(names, pattern) for pattern in ("train/*/images/*", "val/images/*"))
+        wnid_of = {name: name.split("/")[1] for name in train}
+        wnids = sorted({*wnid_of.values()})
+        listed = {f"val/images/{file}": rest.split("\t")[0] for file, rest in _pairs(folder / ANNOTATIONS)}
+        strange = {*test} ^ {name for name, wnid in listed.items() if wnid in wnids}
+        if strange or not (train and test):
+            name = min(strange, default="train/<wnid>/images")
+            raise InputError(f"{where}: {name} is not there, or has no class of train's: unpack or fetch it again")
+        wnid_of |= listed
+        splits = {
+            part: Split(
+                decode_files(folder, members, image_size, where=where),
+                np.array([wnids.index(wnid_of[name]) for name in members], np.int32),
+            )
+            for part, members in (("train", train), ("test", test))
+        }
+        english = dict(_pairs(folder / "words.txt"))
+        return splits, [english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
 
-def _tiny_imagenet(source, image_size):
-    folder, where = sources.unpacked(source), source.where
-    roots = [name.removesuffix(ANNOTATIONS) for name in sources.list_files(folder) if name.endswith(ANNOTATIONS)]
-    if len(roots) != 1:
-        raise InputError(f"{where} holds {len(roots)} files {ANNOTATIONS}: give Tiny ImageNet's own layout, once")
-    folder = folder / roots[0]
-    names = sources.list_files(folder)
-    train, test = (fnmatch.filter(names, pattern) for pattern in ("train/*/images/*", "val/images/*"))
-    wnid_of = {name: name.split("/")[1] for name in train}
-    wnids = sorted({*wnid_of.values()})
-    listed = {f"val/images/{file}": rest.split("\t")[0] for file, rest in _pairs(folder / ANNOTATIONS)}
-    strange = {*test} ^ {name for name, wnid in listed.items() if wnid in wnids}
-    if strange or not (train and test):
-        name = min(strange, default="train/<wnid>/images")
-        raise InputError(f"{where}: {name} is not there, or has no class of train's: unpack or fetch it again")
-    wnid_of |= listed
-    splits = {
-        part: Split(
-            decode_files(folder, members, image_size, where=where),
-            np.array([wnids.index(wnid_of[name]) for name in members], np.int32),
-        )
-        for part, members in (("train", train), ("test", test))
-    }
-    english = dict(_pairs(folder / "words.txt"))
-    return splits, [english.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
+    return sources.decoded(source, image_size, decode)
 
 
 def _pairs(path):
@@ -208,26 +210,23 @@ def read_tfds(name: str, image_size: int | None = None) -> RawDataset:
         builder = read_only_builder.builder_from_files(name, data_dir=data_dir, file_format="array_record")
         source = sources.Source(where, Path(builder.data_path), sources.checksum(Path(builder.data_path)))
 
-    return sources.decoded(source, image_size, partial(_prepared, builder))
+    def decode():
+        splits, mend = {}, "prepare it again, choose a set of images with class labels, or set config.data.image_size"
+        with files.reading(where, mend):
+            image_key, label_key = builder.info.supervised_keys or ("image", "label")
+            for part, split in TFDS_SPLITS.items():
+                if split in builder.info.splits:
+                    examples = builder.as_data_source(split=split)
+                    pairs = [(_pixels(example[image_key], image_size), example[label_key]) for example in examples]
+                    x, y = zip(*pairs, strict=True)
+                    splits[part] = Split(np.stack(x), np.array(y, np.int32))
+            return splits, builder.info.features[label_key].names
 
-
-def _prepared(builder, source, image_size):
-    mend = "prepare it again, choose a set of images with class labels, or set config.data.image_size"
-    with files.reading(source.where, mend):
-        image_key, label_key = builder.info.supervised_keys or ("image", "label")
-        splits = {}
-        for part, split in TFDS_SPLITS.items():
-            if split in builder.info.splits:
-                examples = builder.as_data_source(split=split)
-                pairs = [(_pixels(example[image_key], image_size), example[label_key]) for example in examples]
-                x, y = zip(*pairs, strict=True)
-                splits[part] = Split(np.stack(x), np.array(y, np.int32))
-        return splits, builder.info.features[label_key].names
+    return sources.decoded(source, image_size, decode)
 
 
 def _pixels(image, image_size):
     if image.dtype != np.uint8:
         raise ValueError(f"it holds {image.dtype}, no images of 8 bits")
-    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
-    row = resized(picture, image_size)
+    row = resized(Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image), image_size)
     return row.reshape(*row.shape[:2], -1)

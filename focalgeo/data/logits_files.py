@@ -13,14 +13,20 @@ from focalgeo import checks, files
 from focalgeo.data.output_arrays import Keys, Outputs, array_of, open_arrays, read_arrays
 from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
 
-_LARGEST_LOGIT = 1e30  # sums of more would leave float32
-_LARGE_LOGIT = 1e6  # float32 rounds what is less by 0.03 at the most
+# Sums of larger numbers would leave float32.
+_LARGEST_LOGIT = 1e30
+# Up to here float32 rounds a logit by 0.03 at the most.
+_LARGE_LOGIT = 1e6
 _FEWEST_EXAMPLES = 30
-_NEGATIVE_ROUNDING = 1e-6  # a probability this far below 0 counts as 0
-_MOST_VOTES = 1000  # 1/n of which probabilities are found to be multiples
+# A probability so little below 0 is rounding, and counts as 0.
+_NEGATIVE_ROUNDING = 1e-6
+# Up to this n probabilities are looked at as multiples of 1/n, as votes are.
+_MOST_VOTES = 1000
 _DECIMALS = (10**4, 10**5, 10**6)
-_FINE = 10  # from this n on, sums are taken that rounding explains
-_STORED = 2e-7  # by which float32 may miss a multiple
+# From this n on a row of multiples of 1/n may miss the sum 1 by what rounding explains, which votes never do.
+_FINE = 10
+# By so much float32 may miss a multiple.
+_STORED = 2e-7
 _KINDS = {"labels": "iu", "group": "U", "cluster": "U", "weight": "fiu"}  # of NumPy's types
 
 
@@ -49,9 +55,16 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
     possible = scores > -np.inf
     filled = np.where(possible, scores, 0)
     unit = _unit(filled) if is_probs else 0
-    logits = floored_log(filled, floor or rounded_floor(filled, unit)) if is_probs else _as_float32(scores)
+    if is_probs:
+        logits = floored_log(filled, floor or rounded_floor(filled, unit))
+    elif scores.dtype.itemsize > 4 and np.abs(filled).max() > _LARGE_LOGIT:
+        # float32 would round their differences away, so each row less its maximum comes first
+        logits = scores.astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+    else:
+        logits = filled
     return outputs._replace(
-        logits=np.where(possible, logits, -np.inf),
+        logits=np.where(possible, logits, -np.inf).astype(np.float32),
         labels=None if outputs.labels is None else outputs.labels.astype(np.int32),
         unit=unit,
         looks_like_probs=not is_probs and look_like_probabilities(scores, OFF_ONE),
@@ -164,11 +177,3 @@ def _faults_of_scores(scores, kind, place="row {}".format):
             row = np.argmax(wrong)
             what = f"{wrong.sum()} rows of probs are negative or do not sum to 1, the first is {place(row)}"
             yield f"{what} with {sums[row]:.6g}: {checks.probability_advice(scores)}"
-
-
-def _as_float32(logits):
-    """Logits as float32; of wider types each row less its maximum, if they are large, lest differences round away."""
-    if logits.dtype.itemsize > 4:
-        logits = logits.astype(np.float64)
-        logits -= logits.max(axis=1, keepdims=True) if np.abs(logits[logits > -np.inf]).max() > _LARGE_LOGIT else 0
-    return logits.astype(np.float32)

@@ -22,7 +22,8 @@ from focalgeo import files
 from focalgeo.data import sources, tables
 from focalgeo.types import OFF_ONE, InputError, is_one_hot, library, look_like_probabilities, shown
 
-_LARGEST_LABEL = 2**53  # up to which a float is a whole number for certain
+# Up to 2^53 a float64 is a whole number for certain; a larger label may have been rounded on its way.
+_LARGEST_LABEL = 2**53
 _NAMES = {  # in a file
     "logits": ("logits",),
     "probs": ("probs", "prob", "y_prob"),
@@ -100,15 +101,23 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     if outputs.classes and len(outputs.classes) == 2 and outputs.classes[0] == keys.positive:
         outputs = outputs._replace(classes=outputs.classes[::-1], logits=outputs.logits[:, ::-1])
     if keys.multilabel:
-        return _of_two_classes(_of_labels(outputs, where))
-    if np.shape(outputs.labels) == outputs.logits.shape and is_one_hot(outputs.labels):
+        outputs = _of_labels(outputs, where)
+    elif np.shape(outputs.labels) == outputs.logits.shape and is_one_hot(outputs.labels):
         outputs = outputs._replace(labels=outputs.labels.argmax(axis=1))
-    if np.shape(outputs.labels) == outputs.index.shape:
+    if not keys.multilabel and np.shape(outputs.labels) == outputs.index.shape:
         if keys.ignored:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
             outputs = _rows_of(outputs, kept)._replace(left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
-    return _of_two_classes(outputs)
+    # Scores of one column are class 1's: [1 - p, p], or [0, s]. Whether they are p or s may be for them to say.
+    scores, kind = outputs.logits, outputs.kind
+    if is_column := scores.ndim == 1:
+        scores = np.stack([1 - scores.astype(np.float64), scores], axis=1)
+    if kind == "scores":
+        kind = "probs" if look_like_probabilities(np.where(scores == -np.inf, 0, scores), OFF_ONE) else "logits"
+    if is_column and kind == "logits":
+        scores[:, 0] = 0
+    return outputs._replace(kind=kind, logits=scores, is_column=is_column)
 
 
 def _rows_of(outputs, rows):
@@ -176,7 +185,8 @@ def _class_numbers(outputs, positive, where):
     """Labels as numbers where they name the classes of columns, or stand beside one column; others as they are."""
     labels, classes, is_column = outputs.labels, outputs.classes, outputs.logits.ndim == 1
     texts = labels.astype(str)
-    texts = np.char.title(texts) if is_column and not positive else texts  # true, too
+    # Programs write true, TRUE and True.
+    texts = np.char.title(texts) if is_column and not positive else texts
     if positive and not classes:
         classes = (*texts[texts != positive][:1], positive)
     elif is_column:
@@ -199,6 +209,7 @@ def _of_labels(outputs, where):
     if scores.ndim != 2 or (labels is not None and (labels.shape != scores.shape or not np.isin(labels, (0, 1)).all())):
         what = f"labels have shape {np.shape(labels)}, scores {scores.shape}"
         raise InputError(f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1")
+    # Pairs of one row are not independent, so that each row is a cluster; each label is calibrated by itself.
     row, label = np.indices(scores.shape).reshape(2, -1)
     cluster = np.arange(len(scores)).astype(str) if outputs.cluster is None else outputs.cluster
     return _rows_of(outputs._replace(cluster=cluster), row)._replace(
@@ -207,18 +218,6 @@ def _of_labels(outputs, where):
         group=np.array(outputs.classes or range(scores.shape[1]), str)[label],
         classes=None,
     )
-
-
-def _of_two_classes(outputs):
-    """Scores of one column are class 1's: [1 - p, p], or [0, s]. Whether they are p or s may be for them to say."""
-    scores, kind = outputs.logits, outputs.kind
-    if is_column := scores.ndim == 1:
-        scores = np.stack([1 - scores.astype(np.float64), scores], axis=1)
-    if kind == "scores":
-        kind = "probs" if look_like_probabilities(np.where(scores == -np.inf, 0, scores), OFF_ONE) else "logits"
-    if is_column and kind == "logits":
-        scores[:, 0] = 0
-    return outputs._replace(kind=kind, logits=scores, is_column=is_column)
 
 
 def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.ndarray:
@@ -236,7 +235,8 @@ def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.
             values = np.char.strip(values) if values.dtype.kind == "U" else values
         else:
             values = _numbers(frame, where, is_numbered=len(names) == 1 < frame.shape[1])
-    if values.dtype in (bfloat16, np.dtype("V2")):  # NumPy's own files do not name it
+    # NumPy's own files hold bfloat16 as two bytes without a name.
+    if values.dtype in (bfloat16, np.dtype("V2")):
         return values.view(bfloat16).astype(np.float32)
     if role == "labels" and values.dtype.kind in "fU":
         try:
@@ -280,7 +280,8 @@ def _of_samples(table, path):
     for line, sample in zip(table.index, table.to_dict("records"), strict=True):
         with files.reading(f"{path}, line {line},", _ASK_SAMPLES):
             pairs = sample["filtered_resps"] if "filtered_resps" in sample else [first for first, *_ in sample["resps"]]
-            kept = len(pairs) // 2 if "acc_mutual_info" in sample else None  # those without the question follow
+            # With acc_mutual_info the log-likelihoods without the question follow those with it.
+            kept = len(pairs) // 2 if "acc_mutual_info" in sample else None
             logits.append([float(value) for value, _ in pairs][:kept])
             labels.append(int(sample["target"]))
     group = table.get("task", pandas.Series(_SAMPLES.sub(r"\1", path.name), table.index))
@@ -299,7 +300,8 @@ def _numbers(frame, where, is_numbered):
     if isinstance(frame.iat[0, 0], (list, np.ndarray)):
         columns = zip_longest(*frame[first])
         frame = pandas.DataFrame({f"{first}[{number}]": column for number, column in enumerate(columns)}, index)
-    elif is_numbered:  # in order, none missing
+    # The columns may stand in any order, but none may be missing.
+    elif is_numbered:
         names = [_NUMBERED.sub(rf"\1_{number}", first) for number in range(frame.shape[1])]
         if {*names} != {*frame}:
             raise InputError(

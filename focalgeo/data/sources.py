@@ -22,7 +22,8 @@ from focalgeo.data.splits import RawDataset
 from focalgeo.types import InputError, Split, shown
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz", ".zip")
-FORMAT = 3  # of the arrays in the cache: raise it when what is stored, or how images are decoded, changes
+# Of the arrays in the cache: raise it when what is stored, or how images are decoded, changes.
+FORMAT = 3
 LARGEST_FILE = 1 << 30  # bytes of one image or text
 # An archive may unpack to LEAST + RATIO times its size: images hardly shrink, texts at most twentyfold.
 UNPACKED_LEAST, UNPACKED_RATIO = 1 << 30, 200
@@ -133,12 +134,12 @@ def decoded(source: Source, image_size: int | None, decode: Callable) -> RawData
 
     Args:
         source: its checksum and its kind name the content.
-        image_size: is handed on; nothing else changes what is decoded.
-        decode: decode(source, image_size) -> splits by name, class names.
+        image_size: nothing else changes what is decoded.
+        decode: () -> splits by name, class names.
     """
 
     def write(path):
-        splits, class_names = decode(source, image_size)
+        splits, class_names = decode()
         arrays = {f"{part}_{axis}": array for part, split in splits.items() for axis, array in split._asdict().items()}
         np.savez(path, class_names=class_names, **arrays)
 

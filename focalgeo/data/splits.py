@@ -8,7 +8,8 @@ from jaxtyping import Int
 
 from focalgeo.types import Dataset, InputError, Split
 
-LEAST_COMMON = 0.01  # of val or test; published data sets have some
+# Of val or test. Published data sets have some examples twice, which is not worth a warning.
+LEAST_COMMON = 0.01
 
 
 class Sizes(NamedTuple):
@@ -120,7 +121,8 @@ def gaps(dataset: Dataset) -> Iterator[str]:
     trained = {row.tobytes() for row in dataset.train.x}
     for part in ("val", "test"):
         x = getattr(dataset, part).x
-        common = 0 if x is dataset.train.x else sum(row.tobytes() in trained for row in x)  # else parts of one graph
+        # The splits of a graph are one array with labels of their own, and share no label.
+        common = 0 if x is dataset.train.x else sum(row.tobytes() in trained for row in x)
         if common > LEAST_COMMON * len(x):
             yield f"train holds {common:,} of the {len(x):,} examples of {part} too: results there are too good"
 

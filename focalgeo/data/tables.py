@@ -26,8 +26,10 @@ _CONVERSIONS = {  # of what could run code, or holds more than a table
     ".pkl": "pandas.read_pickle(...)",
     ".mat": "pandas.DataFrame(scipy.io.loadmat(...)[NAME])",
 }
-_LARGEST = 1e30  # of a feature: squares of more leave what float32 holds
-_MOST_WORDS = 50  # of a column, each of which becomes a feature
+# The squares of larger features leave what float32 holds.
+_LARGEST = 1e30
+# Each word of a column becomes a feature; a column of more holds names or texts.
+_MOST_WORDS = 50
 _ALIKE = "give numbers [examples, ...], alike in all splits, and a class for each example, as a whole number or name"
 _GIVE = "give x and y, and perhaps x_val, y_val, x_test, y_test, by numpy.savez(path, x=x, y=y)"
 
@@ -55,9 +57,13 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
     with files.reading(path, "write it again; parquet and feather need pyarrow: pip install 'focalgeo[tables]'"):
         if suffix in (".parquet", ".feather"):
             return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
-        if suffix == ".jsonl":
-            return _read_jsonl(path)
-        return _read_csv(path, "," if suffix == ".csv" else "\t", texts)
+        if suffix != ".jsonl":
+            return _read_csv(path, "," if suffix == ".csv" else "\t", texts)
+        rows = {}
+        for number, line in _numbered(path):
+            with files.reading(f"{path}, line {number},"):
+                rows[number] = dict(json.loads(line))
+        return pandas.DataFrame([*rows.values()], pandas.Index([*rows], name="line"))
 
 
 def suffix_of(path: Path) -> str:
@@ -69,16 +75,6 @@ def _numbered(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a text and their numbers, but for empty ones."""
     with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
         yield from ((number, line) for number, line in enumerate(file, 1) if line.strip(" \r\n"))
-
-
-def _read_jsonl(path):
-    import pandas
-
-    rows = {}
-    for number, line in _numbered(path):
-        with files.reading(f"{path}, line {number},"):
-            rows[number] = dict(json.loads(line))
-    return pandas.DataFrame([*rows.values()], pandas.Index([*rows], name="line"))
 
 
 def _read_csv(path, mark, texts):
@@ -99,7 +95,8 @@ def _read_csv(path, mark, texts):
         )
     quotes, lines = 0, []
     for number, line in _numbered(path):
-        if quotes % 2 == 0:  # within quotes a row goes on
+        # Within quotes a row goes on over several lines.
+        if quotes % 2 == 0:
             lines.append(number)
         quotes += line.count('"')
     index = pandas.Index(lines[1:], name="line")
@@ -183,7 +180,8 @@ def standardised(data: Dataset, features: Sequence[str]) -> Dataset:
     features: their names; the result holds mean and std by these, std 0 for a constant.
     """
     rows = data.train.x.reshape(-1, len(features)).astype(float)
-    mean, std = rows.mean(0), rows.std(0) * (np.ptp(rows, 0) > 0)  # of a constant it may round to more than 0
+    # The deviation of a constant may round to more than 0, and would be divided by.
+    mean, std = rows.mean(0), rows.std(0) * (np.ptp(rows, 0) > 0)
     divisor = np.where(std, std, np.inf)
     train, val, test = (Split(((x - mean) / divisor).astype(np.float32), y) for x, y in data[1:4])
     moments = dict(zip(features, np.stack([mean, std], 1).tolist(), strict=True))

@@ -8,6 +8,6 @@ from focalgeo.evaluation.curvature import (
     density_rows,
     make_batch_loss,
     measure_curvature,
+    sharpness_rows,
 )
 from focalgeo.evaluation.diagnostics import Diagnosis, diagnose, diagnosis_rows, predict
-from focalgeo.evaluation.sharpness import sharpness_rows

@@ -19,8 +19,10 @@ from focalgeo.types import Array
 
 REFERENCE = "cross_entropy"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-PARALLEL = 1e-3  # relative difference below which two gradients count as parallel; float32 keeps 2e-5
-RAISED = 1e-3  # relative difference above which two second derivatives count as different; float32 keeps 1e-4
+# Relative difference below which two gradients count as parallel; float32 keeps 2e-5.
+PARALLEL = 1e-3
+# Relative difference above which two second derivatives count as different; float32 keeps 1e-4.
+RAISED = 1e-3
 
 
 def attribution_rows(problem: Problem, measured: Curvature, key: Array, *, split: str, num_probes: int) -> list[Row]:

@@ -73,7 +73,7 @@ def diagnose(
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled(apply: Callable, loss: Callable) -> Callable:
+def _compiled(apply, loss):
     """The forward of `parallel.pmapped_forward` to numbers [examples, ..., members, fields], the same for all epochs.
 
     Each device computes its own examples by itself: under jit, members' convolutions would gather all of them.
@@ -84,10 +84,21 @@ def _compiled(apply: Callable, loss: Callable) -> Callable:
         x, labels = inputs
         logits, sown = apply(variables, x, mutable=[INTERMEDIATES])
         features, kernel = find_last_layer(sown)
+        # The gradient in the last layer's kernel is the outer product of its input and this one, and is not formed.
         gradient = jax.grad(lambda point: jnp.sum(loss(point, labels, loss_values)))(logits)
         gradient_norm = _norm(gradient[..., -kernel.shape[-1] :]) * _norm(features.astype(gradient.dtype))
-        weight_norm = jnp.broadcast_to(jnp.linalg.norm(kernel), gradient_norm.shape)
-        numbers = (*_judge(logits, labels, gradient_norm), weight_norm)
+        log_probs = calibration.temperature_scaling(logits, 1.0)
+        nll = -jnp.sum(log_probs, axis=-1, where=jax.nn.one_hot(labels, logits.shape[-1], dtype=bool))
+        terms = jnp.where(log_probs > -jnp.inf, jnp.exp(log_probs) * log_probs, 0)  # 0 log 0 is 0
+        diagnosis = Diagnosis(
+            nll=nll,
+            entropy=-jnp.sum(terms, axis=-1),
+            true_class_probability=jnp.exp(-nll),
+            confidence=jnp.exp(jnp.max(log_probs, axis=-1)),
+            correct=jnp.argmax(logits, axis=-1) == labels,
+            gradient_norm=gradient_norm,
+        )
+        numbers = (*diagnosis, jnp.broadcast_to(jnp.linalg.norm(kernel), gradient_norm.shape))
         return jnp.stack([number.astype(jnp.float32) for number in numbers], axis=-1)
 
     return parallel.pmapped_forward(jax.vmap(forward, in_axes=(0, None), out_axes=-2))
@@ -104,21 +115,7 @@ def _of_examples(forward, variables, batches):
     return np.concatenate(outputs), np.concatenate(labels)
 
 
-def _judge(logits: Array, labels: Array, gradient_norm: Array) -> Diagnosis:
-    log_probs = calibration.temperature_scaling(logits, 1.0)
-    nll = -jnp.sum(log_probs, axis=-1, where=jax.nn.one_hot(labels, logits.shape[-1], dtype=bool))
-    terms = jnp.where(log_probs > -jnp.inf, jnp.exp(log_probs) * log_probs, 0)
-    return Diagnosis(
-        nll=nll,
-        entropy=-jnp.sum(terms, axis=-1),
-        true_class_probability=jnp.exp(-nll),
-        confidence=jnp.exp(jnp.max(log_probs, axis=-1)),
-        correct=jnp.argmax(logits, axis=-1) == labels,
-        gradient_norm=gradient_norm,
-    )
-
-
-def _norm(vectors: Array) -> Array:
+def _norm(vectors):
     """Euclidean norm over the last axis, taken of multiples of the largest entry, whose squares do not underflow."""
     largest = jnp.max(jnp.abs(vectors), axis=-1)
     return largest * jnp.linalg.norm(vectors / jnp.where(largest > 0, largest, 1)[..., None], axis=-1)

@@ -20,18 +20,16 @@ from focalgeo.losses.adaptive import (
     sample_gamma,
     scheduled_focal_loss,
 )
-from focalgeo.losses.cross_entropy import (
-    brier_loss,
-    cross_entropy,
-    label_smoothed_cross_entropy,
-    weighted_by_class,
-)
 from focalgeo.losses.focal import (
+    brier_loss,
     confidence_penalised_cross_entropy,
+    cross_entropy,
     dual_focal_loss,
     focal_loss,
+    label_smoothed_cross_entropy,
     sigmoid_focal_loss,
     signed_focal_loss,
+    weighted_by_class,
 )
 from focalgeo.losses.kernel import mmce, weighted_mmce
 from focalgeo.types import Array, InputError, PyTree

@@ -75,7 +75,7 @@ def sample_gamma(p: PerExample, thresholds: Array, gammas: Array) -> PerExample:
     return jax.lax.stop_gradient(gammas[jnp.searchsorted(thresholds, p, side="left")])
 
 
-def _steps(name: str, steps: Array, gammas: Array) -> tuple[Array, Array]:
+def _steps(name, steps, gammas):
     """Steps [n] that ascend and gammas [n + 1], as float32."""
     checks.check_finite(name, steps)
     checks.check_finite("gammas", gammas)

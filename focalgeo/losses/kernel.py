@@ -36,8 +36,7 @@ def mmce(
         >>> round(float(losses.mmce(logits, labels)), 4)
         0.1819
     """
-    confidence, residual, right, wrong = _residuals(logits, labels, mask)
-    return _kernel_norm(residual / jnp.maximum(jnp.sum(right + wrong), 1), confidence)
+    return _kernel_norm(logits, labels, mask, lambda right, wrong: jnp.sum(right + wrong))
 
 
 def weighted_mmce(
@@ -65,15 +64,13 @@ def weighted_mmce(
         >>> round(float(losses.weighted_mmce(logits, labels)), 4)
         0.3639
     """
-    confidence, residual, right, wrong = _residuals(logits, labels, mask)
-    count = jnp.where(right > 0, jnp.sum(right), jnp.sum(wrong))
-    return _kernel_norm(residual / jnp.maximum(count, 1), confidence)
+    return _kernel_norm(logits, labels, mask, lambda right, wrong: jnp.where(right > 0, jnp.sum(right), jnp.sum(wrong)))
 
 
-def _residuals(logits, labels, mask):
-    """Confidence, correctness minus confidence (from the log-odds, exact where confidence rounds to 1), right, wrong.
+def _kernel_norm(logits, labels, mask, count):
+    """The norm sqrt(u' K u) of residuals u, correctness minus confidence, divided by count(right, wrong).
 
-    The last two are 1 or 0; all but the first are 0 where the mask leaves an example out.
+    right and wrong are 1 or 0 for each example, both 0 where the mask leaves it out.
     """
     logits = above_infinity(checks.score_rows("logits", logits))
     examples = checks.predicted_logits(logits, labels, mask, stacklevel=4)
@@ -81,13 +78,11 @@ def _residuals(logits, labels, mask):
     is_right, counts = top == jnp.asarray(examples.labels, top.dtype), examples.weight > 0
     log_odds = true_class_log_odds(examples.rows, top)
     confidence = jnp.exp(-softplus(-log_odds))
+    # 1 - confidence from the log-odds, which keep it where confidence rounds to 1
     residual = jnp.where(is_right, jnp.exp(-softplus(log_odds)), -confidence)
     right, wrong = ((counts & kind).astype(residual.dtype) for kind in (is_right, ~is_right))
-    return confidence, jnp.where(counts, residual, 0), right, wrong
-
-
-def _kernel_norm(residual, confidence):
-    """The norm sqrt(u^T K u), with u scaled to 1 first: its square would leave float32 where all are confident."""
+    residual = jnp.where(counts, residual, 0) / jnp.maximum(count(right, wrong), 1)
+    # Scaled to 1 first: where all are confident the square would leave float32.
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(residual)))
     scaled = residual / jnp.where(largest > 0, largest, 1)
     kernel = jnp.exp(-jnp.abs(confidence[:, None] - confidence[None, :]) / WIDTH)

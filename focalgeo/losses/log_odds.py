@@ -88,7 +88,15 @@ def over_labels(loss: Callable, logits: Logits, labels: Labels | SoftLabels) -> 
         return loss(true_class_log_odds(*labelled_rows(logits, labels)))
     checks.check_distribution("labels", labels)
     logits, labels = checks.floats(checks.score_rows("logits", logits), labels)
-    losses = jax.vmap(loss, -1, -1)(_every_log_odds(logits))
+    # The log-odds of each class, at the price of one: only the largest outweighs all others. It is taken out of their
+    # sums, as the rival in `true_class_log_odds`, and then each of them.
+    top = jnp.argmax(logits, axis=-1)
+    is_top = hot(top, logits)
+    lag = logits - jnp.sum(jnp.where(is_top, logits, 0), axis=-1, keepdims=True)
+    share = jnp.exp(jnp.where(is_top, -jnp.inf, lag))
+    others = jnp.log1p(jnp.sum(share, axis=-1, keepdims=True) - share)
+    log_odds = jnp.where(is_top, true_class_log_odds(logits, top)[..., None], lag - others)
+    losses = jax.vmap(loss, -1, -1)(log_odds)
     return jnp.sum(jnp.where(labels > 0, labels * losses, 0), axis=-1)
 
 
@@ -166,7 +174,7 @@ def difference(first: Array, second: Array) -> Array:
 
 
 @difference.defjvp
-def _difference_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _difference_jvp(primals, tangents):
     return difference(*primals), tangents[0] - tangents[1]
 
 
@@ -195,19 +203,6 @@ def true_class_log_odds(logits: Logits, labels: Labels) -> PerExample:
     """
     margin = margins(logits, labels)
     return margin.gap - log_rest(margin)
-
-
-def _every_log_odds(logits):
-    """Log-odds of each class, [..., classes]: `true_class_log_odds` for all labels at the price of one.
-
-    Only the largest outweighs all others: it is taken out of their sums, as the rival there, and then each of them.
-    """
-    top = jnp.argmax(logits, axis=-1)
-    is_top = hot(top, logits)
-    lag = logits - jnp.sum(jnp.where(is_top, logits, 0), axis=-1, keepdims=True)
-    share = jnp.exp(jnp.where(is_top, -jnp.inf, lag))
-    others = jnp.log1p(jnp.sum(share, axis=-1, keepdims=True) - share)
-    return jnp.where(is_top, true_class_log_odds(logits, top)[..., None], lag - others)
 
 
 def true_class_probability(logits: Logits, labels: Labels) -> PerExample:

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
     raise InputError("training needs flax: pip install 'focalgeo[train]'") from error
 
 from focalgeo.models import cnn, graph, mlp, text, transformer
-from focalgeo.models.resnet import Bottleneck, ResNet
+from focalgeo.models.cnn import Bottleneck, ResNet
 
 MODELS = {
     "linear": partial(mlp.MLP, hidden=()),
@@ -46,8 +46,10 @@ MODELS = {
 # what a job gives a network by other fields or by its data; the rest of a constructor's plain values are its options:
 # those whose default a config file could write, so not the class of a ResNet's blocks
 GIVEN = {"num_classes", "dtype", "axis_name", "vocabulary_size", "embedding_init"}
-MOST_CLASSES = 2**20  # a layer's weights for so many fill memory
-MOST_LAYERS = 500  # of any kind: more take minutes to compile
+# A layer's weights for more fill the memory.
+MOST_CLASSES = 2**20
+# More layers, of any kind, take minutes to compile.
+MOST_LAYERS = 500
 COUNT_LAYERS = {"blocks", "depth"}  # options whose numbers are layers; of any other tuple each entry is one
 
 
@@ -140,18 +142,18 @@ def _checked(function: Callable, name: str, fields: Mapping[str, Any]) -> Callab
     return call
 
 
-def _constructor(name: str) -> Callable:
+def _constructor(name):
     if name not in MODELS:
         raise InputError.of_choice("config.model.name", str(name), MODELS)
     return MODELS[name]
 
 
-def _fields(name: str) -> dict[str, Any]:
+def _fields(name):
     constructor = _constructor(name)
     return getattr(constructor, "func", constructor).__dataclass_fields__
 
 
-def _option_fields(name: str) -> dict[str, Any]:
+def _option_fields(name):
     plain = int | float | str | tuple | None
     taken = {*GIVEN, "parent", "name"}  # the last two are flax's own
     return {key: field for key, field in _fields(name).items() if key not in taken and isinstance(field.default, plain)}

@@ -19,7 +19,8 @@ Counts = tuple[Count, ...]
 Stages = Annotated[Counts, Meta(min_length=1)]  # a number for each
 Share = Annotated[float, Meta(ge=0, lt=1)]
 
-MOMENTUM, EPSILON = 0.9, 1e-5  # of batch normalisation
+# Of batch normalisation, as PyTorch has them; its momentum 0.1 is the share of the new batch.
+MOMENTUM, EPSILON = 0.9, 1e-5
 CONV_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
@@ -188,7 +189,7 @@ def _depthwise(x: Array, kernel: Array, strides: Sequence[int], padding: Any, **
 
 
 @jax.custom_jvp
-def _behind_barrier(x: Array) -> Array:
+def _behind_barrier(x):
     """The input behind a barrier: XLA has it as an array before the convolution and its derivatives read it.
 
     For the derivative in a convolution's kernel XLA's CPU compiler of jax 0.12 forms the input anew from all residual

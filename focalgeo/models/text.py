@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo.models.layers import Count, Counts, Share, WordNetwork, check_trees, embed, last_layer
-from focalgeo.types import Array, InputError
+from focalgeo.types import InputError
 
 POOL = 5
 
@@ -94,7 +94,7 @@ class TreeLSTM(WordNetwork):
         return last_layer(self, features, self.num_classes)
 
 
-def _compose(leaves: Array, children: Array, kernel: Array, bias: Array) -> Array:
+def _compose(leaves, children, kernel, bias):
     """States [slots, examples, 2 hidden] of all slots, from those of the leaves; children [inner, 2, examples]."""
     num_leaves, examples, size = leaves.shape
     inner, example = len(children), jnp.arange(examples, dtype=jnp.int32).reshape(1, -1)
@@ -105,8 +105,8 @@ def _compose(leaves: Array, children: Array, kernel: Array, bias: Array) -> Arra
         pair = states.at[children, example].get(mode="fill")  # [2, examples, 2 hidden]
         (h_left, c_left), (h_right, c_right) = (jnp.split(child, 2, axis=-1) for child in pair)
         gates = jnp.concatenate([h_left, h_right], axis=-1) @ kernel + bias
-        *gates, f_left, f_right = jnp.split(gates, 5, axis=-1)
-        state = _state(*gates, jax.nn.sigmoid(f_left) * c_left + jax.nn.sigmoid(f_right) * c_right)
+        i, o, u, f_left, f_right = jnp.split(gates, 5, axis=-1)
+        state = _state(i, o, u, jax.nn.sigmoid(f_left) * c_left + jax.nn.sigmoid(f_right) * c_right)
         # added to zeros, not set: the reverse mode of setting copies all states twice at every slot
         return states.at[slot].add(state), None
 
@@ -115,7 +115,7 @@ def _compose(leaves: Array, children: Array, kernel: Array, bias: Array) -> Arra
     return jax.lax.scan(step, states, (slots, children))[0]
 
 
-def _state(i: Array, o: Array, u: Array, remembered: Array | float = 0.0) -> Array:
+def _state(i, o, u, remembered=0.0):
     """The states [..., 2 hidden], h before c."""
     c = jax.nn.sigmoid(i) * jnp.tanh(u) + remembered
     return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c], axis=-1)

@@ -1,15 +1,12 @@
 """Pre-norm transformers: of documents, of the phrases of trees, of small images."""
 
-from collections.abc import Callable
-from typing import Any
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from focalgeo.models.layers import Classifier, Count, Network, Share, WordNetwork, check_trees, embed, last_layer
-from focalgeo.types import Array, InputError
+from focalgeo.types import InputError
 
 
 class Transformer(WordNetwork):
@@ -51,15 +48,16 @@ class Transformer(WordNetwork):
         counted = there[:, None] if phrases is None else there[:, None] & phrases  # [examples, nodes, words]
         weight, states = counted.astype(jnp.float32), _normalised(y).astype(jnp.float32)
         total = jnp.einsum("enw,ewd->end", weight, states, precision=jax.lax.Precision.HIGHEST)
-        features = total / jnp.maximum(jnp.sum(weight, axis=-1, keepdims=True), 1)  # means over words; 0 of none
+        # Means over words, and 0 of an empty slot, which has none.
+        features = total / jnp.maximum(jnp.sum(weight, axis=-1, keepdims=True), 1)
         return last_layer(self, features[:, 0] if phrases is None else features, self.num_classes)
 
 
-def _normalised(x: Array) -> Array:
+def _normalised(x):
     return nn.LayerNorm()(x.astype(jnp.float32)).astype(x.dtype)
 
 
-def _block(x: Array, heads: int, drop: Callable = lambda x: x, mask: Array | None = None, **attention: Any) -> Array:
+def _block(x, heads, drop=lambda x: x, mask=None, **attention):
     """Features [examples, positions, width] after attention and a hidden layer four times as wide, each added.
 
     Its layers belong to the module that calls it.
@@ -70,7 +68,7 @@ def _block(x: Array, heads: int, drop: Callable = lambda x: x, mask: Array | Non
     return x + drop(nn.Dense(x.shape[-1], dtype=x.dtype)(hidden))
 
 
-def _phrases(x: Array) -> Array:
+def _phrases(x):
     """Which words [examples, 2L - 1, L] each node of the trees x [examples, 2L - 1, 3] spans; none of empty slots."""
     check_trees(x)
     examples, slots = x.shape[:2]

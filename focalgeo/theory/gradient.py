@@ -103,7 +103,7 @@ def logit_curvature_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | N
     return power(c, gamma) * factor
 
 
-def _arguments(p: Array, gamma: Array, complement: Array | None) -> tuple[Array, Array, Array]:
+def _arguments(p, gamma, complement):
     """The probability, its complement and gamma, checked and broadcast."""
     checks.check_interval("p", p, 0, 1)
     checks.check_interval("gamma", gamma, -1)
@@ -114,12 +114,12 @@ def _arguments(p: Array, gamma: Array, complement: Array | None) -> tuple[Array,
     return checks.broadcast(p=p, complement=complement, gamma=gamma)
 
 
-def _log(p: Array, c: Array) -> Array:
+def _log(p, c):
     """The log of p, from whichever of p and 1 - p is the smaller and so the sharper."""
     return jnp.where(p < 0.5, jnp.log(p), jnp.log1p(-jnp.minimum(c, 0.5)))
 
 
-def _surprise_ratio(p: Array, c: Array) -> Array:
+def _surprise_ratio(p, c):
     """The ratio u; 0 at p = 0 and 1 at p = 1, where its derivatives are 0."""
     inside = (p > 0) & (c > 0)
     log_odds = _log(jnp.where(inside, p, 0.5), c) - jnp.log(jnp.where(inside, c, 0.5))
@@ -171,7 +171,7 @@ def gamma_star(p0: Numbers) -> Batch:
     return jnp.where(below, root / ratio, jnp.where(p0 == 0, jnp.inf, 0).astype(p0.dtype))
 
 
-def _positive_root(r: Array) -> Array:
+def _positive_root(r):
     """The x > 0 with log(1 + x) = r x for r in (0, 1): x = -1 - W_{-1}(-r exp(-r)) / r.
 
     r x - log(1 + x) is convex with its minimum at 1 / r - 1, where it is negative. Newton's method runs from the right

@@ -8,8 +8,10 @@ from focalgeo.calibration.newton import bisection, implicit_step
 from focalgeo.checks import Batch, Rows, Scalar
 from focalgeo.types import Array, InputError
 
-_FAR = 80.0  # beyond it a sum of exponentials may overflow, and a logarithm of sums loses little
-_TERMS = 10  # Taylor terms of exp(x) - 1 - x below |x| = 1/2: the first one left out is below 1e-10 of the sum
+# Beyond it a sum of exponentials may overflow, while a logarithm of sums loses little.
+_FAR = 80.0
+# Taylor terms of exp(x) - 1 - x below |x| = 1/2: the first one left out is below 1e-10 of the sum.
+_TERMS = 10
 
 
 def softmax_fisher(logits: Rows) -> Array:
@@ -73,7 +75,7 @@ def softmax_divergence(logits: Rows, displacement: Rows) -> Batch:
     return jnp.where(far, jax.nn.logsumexp(log_p + centred, axis=-1), near)
 
 
-def _exp_minus_line(log_p: Array, x: Array) -> Array:
+def _exp_minus_line(log_p, x):
     """The function p (exp(x) - 1 - x), by its series where the subtraction would cancel, right where p underflows."""
     p = jnp.exp(log_p)
     small = jnp.abs(x) < 0.5
@@ -124,22 +126,17 @@ def maxwell_boltzmann(energies: Array, mean_energy: Scalar) -> tuple[Array, Arra
     scaled, target = (energies - low) / span, (mean_energy - low) / span
     if not checks.is_traced(target) and not 0 < target < 1:  # NaN where all energies are equal
         raise InputError(f"mean_energy is {mean_energy}: give one strictly between the least and the largest energy")
-    beta = _solve(scaled, target)
+    # Bisection, then one Newton step that carries the implicit derivative. As x exp(-b x) <= 1 / (e b) and Z >= 1, the
+    # mean of energies in [0, 1] is below states / (e b): the root lies within these ends.
+    fixed, goal = jax.lax.stop_gradient((scaled, target))
+    reach = energies.size / jnp.e
+    ends = (-reach / jnp.maximum(1 - goal, 1e-6), reach / jnp.maximum(goal, 1e-6))
+    beta = bisection(lambda beta: _mean(fixed, beta) > goal, *ends, num_halvings=_HALVINGS)  # the mean falls in beta
+    probs = jax.nn.softmax(-beta * fixed)
+    variance = jnp.sum(probs * (fixed - jnp.sum(probs * fixed)) ** 2)
+    beta = implicit_step(beta, target - _mean(scaled, beta), jnp.maximum(variance, 1e-12))
     return beta / span, jax.nn.softmax(-beta * scaled)
 
 
-def _solve(energies: Array, mean: Array) -> Array:
-    """Bisection for energies in [0, 1], then one Newton step that carries the implicit derivative."""
-    fixed, target = jax.lax.stop_gradient((energies, mean))
-    # x exp(-b x) <= 1 / (e b) and Z >= 1, so the mean is below states / (e b): the root lies within these ends.
-    reach = energies.shape[0] / jnp.e
-    ends = (-reach / jnp.maximum(1 - target, 1e-6), reach / jnp.maximum(target, 1e-6))
-
-    beta = bisection(lambda beta: _mean(fixed, beta) > target, *ends, num_halvings=_HALVINGS)  # the mean falls in beta
-    probs = jax.nn.softmax(-beta * fixed)
-    variance = jnp.sum(probs * (fixed - jnp.sum(probs * fixed)) ** 2)
-    return implicit_step(beta, mean - _mean(energies, beta), jnp.maximum(variance, 1e-12))
-
-
-def _mean(energies: Array, beta: Array) -> Array:
+def _mean(energies, beta):
     return jnp.sum(jax.nn.softmax(-beta * energies) * energies)

@@ -83,7 +83,7 @@ def pac_bayes_bound(
     def improve(state):
         lambda_, _, steps = state
         _, divergence, expected = posterior(lambda_)
-        better = _best_lambda(expected, divergence, count, delta)
+        better = pac_bayes_lambda(expected, divergence, count, delta=delta)
         return better, jnp.abs(better - lambda_), steps + 1
 
     start = (jnp.ones_like(count), jnp.full_like(count, jnp.inf), jnp.int32(0))
@@ -151,19 +151,16 @@ def pac_bayes_lambda(
         (0.3398, 0.1515)
     """
     numbers = _check(expected_loss=expected_loss, divergence=divergence, num_examples=num_examples, delta=delta)
-    return _best_lambda(*checks.broadcast(**numbers))
-
-
-def _best_lambda(expected_loss: Array, divergence: Array, count: Array, delta: Array) -> Array:
+    expected_loss, divergence, count, delta = checks.broadcast(**numbers)
     return 2 / (jnp.sqrt(2 * count * expected_loss / _complexity(divergence, count, delta) + 1) + 1)
 
 
-def _check(**numbers: Array) -> dict[str, Array]:
+def _check(**numbers):
     """The numbers, each within its range."""
     for name, value in numbers.items():
         checks.check_interval(name, value, *_RANGES[name])
     return numbers
 
 
-def _complexity(divergence: Array, count: Array, delta: Array) -> Array:
+def _complexity(divergence, count, delta):
     return divergence + jnp.log(2 * jnp.sqrt(count) / delta)

@@ -135,7 +135,7 @@ def proper_focal_loss(logits: Rows, labels: Array | int, gamma: Numbers) -> Batc
     return focal_loss(inverse_focal_calibration(logits, gamma), labels, gamma)
 
 
-def _arguments(p: Array, q: Array, gamma: Array) -> tuple[Array, Array, Array]:
+def _arguments(p, q, gamma):
     """Checked arrays, where gamma gets a class axis of one."""
     checks.check_distribution("p", p)
     checks.check_distribution("q", q)
@@ -145,11 +145,11 @@ def _arguments(p: Array, q: Array, gamma: Array) -> tuple[Array, Array, Array]:
     return p, q, jnp.broadcast_to(gamma, p.shape[:-1])[..., None]
 
 
-def _log(q: Array) -> Array:
+def _log(q):
     """Log q, minus infinity at 0 without a NaN in its gradient."""
     return jnp.where(q > 0, jnp.log(jnp.where(q > 0, q, 1)), -jnp.inf)
 
 
-def _expected(weights: Array, values: Array) -> Array:
+def _expected(weights, values):
     """Sum over classes of weight times value, where a weight of 0 makes any value 0, infinite ones too."""
     return jnp.sum(weights * jnp.where(weights > 0, values, 0), axis=-1)

@@ -14,7 +14,8 @@ from focalgeo.calibration.newton import bisection
 from focalgeo.checks import Batch, Numbers, Scalar
 from focalgeo.types import Array
 
-_POINTS = 4096  # logits at which the ratio of the maps is evaluated; it is too smooth for more to matter
+# Logits at which the ratio of the maps is evaluated, which is too smooth for more to matter.
+_POINTS = 4096
 
 
 class TemperatureBounds(NamedTuple):
@@ -92,7 +93,8 @@ def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> Temperat
     )
 
 
-SPREAD = 10.0  # largest difference of two logits: those of the papers' cube (-5, 5)^classes
+# The largest difference of two logits in the papers' cube (-5, 5)^classes.
+SPREAD = 10.0
 STEPS = {2: 5000, 3: 100, 4: 50}  # steps of the lattice of logit differences, over the whole spread
 # Lattices of about a million points in each number of classes.
 MOST_STEPS = {2: 1_000_000, 3: 1_400, 4: 180}
@@ -163,7 +165,7 @@ def temperature_mismatch(
 
 
 @jax.jit
-def _minimax(gamma: Array, logits: Array) -> Array:
+def _minimax(gamma, logits):
     """By halving 1/T between 1 and gamma + 1, the map's slopes for tiny and for huge gamma."""
     target = jnp.exp(focal_calibration(logits, gamma))
     gap = partial(_gap, target, logits)
@@ -172,7 +174,7 @@ def _minimax(gamma: Array, logits: Array) -> Array:
     return 1 / bisection(falls, low, high, num_halvings=_HALVINGS)
 
 
-def _gap(target: Array, logits: Array, inverse_temperature: Array) -> Array:
+def _gap(target, logits, inverse_temperature):
     return jnp.max(jnp.abs(target - jax.nn.softmax(logits * inverse_temperature, axis=-1)))
 
 

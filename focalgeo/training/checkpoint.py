@@ -109,12 +109,12 @@ def _checkpointer() -> ocp.Checkpointer:
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
-def _newest_first(directory: Path) -> list[Path]:
+def _newest_first(directory):
     steps = [path for path in directory.glob("*") if path.name.isdecimal()]
     return sorted(steps, key=lambda path: int(path.name), reverse=True)
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(path):
     try:
         return not path.is_symlink() and json.loads((path / DIGEST).read_text())["blake2b"] == digest(path)
     except Exception:  # whatever a damaged file raises

@@ -21,7 +21,7 @@ from focalgeo import files, parallel
 from focalgeo.rows import Scalar, tagged
 from focalgeo.training.checkpoint import Checkpoint
 from focalgeo.training.step import FINITE
-from focalgeo.types import Array, BestEpoch, Interrupted, Predictions, PyTree, RunError, TrainState
+from focalgeo.types import BestEpoch, Interrupted, Predictions, RunError, TrainState
 
 SUMMED = ("loss", "penalty", "correct", "count")
 
@@ -88,7 +88,7 @@ def run(
     """
     first, several = int(np.max(start.state.step)), parallel.count() > 1
 
-    def signalled() -> int:
+    def signalled():
         return max(parallel.exchange("signal", interrupted() or 0))
 
     meter = Meter(start, plan, tags, write, sweep=sweep)
@@ -111,6 +111,7 @@ def run(
             last, epoch = done == plan.steps, done / plan.steps_per_epoch
             periods = plan.log_every, plan.steps_per_epoch, plan.checkpoint_every
             is_row, is_epoch, is_saved = (done % period == 0 or last for period in periods)
+            # Several processes stop at one step by telling each other, which costs too much to be done at every step.
             stop = (is_row or is_epoch or is_saved or not several) and signalled()
             if is_row:
                 with meter.paused():
@@ -174,7 +175,7 @@ class Meter:
         self._settle()
         self._pending = (step, metrics)
 
-    def _settle(self) -> None:
+    def _settle(self):
         """Read the metrics that are still on the device; note the members that stop, or end a run alone."""
         if self._pending is None:
             return
@@ -184,19 +185,19 @@ class Meter:
         }
         for name in FINITE:
             for index in np.flatnonzero(self._running & ~np.isfinite(metrics[name])):
-                self._end(step, index, f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}")
+                why = f"the {name.replace('_', ' ')} is {metrics[name][index]} at step {step}"
+                if not self._sweep:
+                    raise RunError(
+                        f"{why}; what was saved before is kept. Lower config.optimizer.learning_rate or set "
+                        "config.optimizer.clip_norm, in a new --workdir"
+                    )
+                self._running[index], tags = False, self._tags[index]
+                member = ", ".join(f"{key} {value}" for key, value in tags.items())
+                files.say(f"member {member} stops, the others go on: {why}")
+                epoch = step / self._plan.steps_per_epoch
+                self._write([Scalar("stopped", step, **tags, step=step, epoch=epoch)])
         metrics["seen"] = metrics["count"]
         self.sums = {name: total + np.where(self._running, metrics[name], 0) for name, total in self.sums.items()}
-
-    def _end(self, step: int, index: int, why: str) -> None:
-        if not self._sweep:
-            raise RunError(
-                f"{why}; what was saved before is kept. Lower config.optimizer.learning_rate or set "
-                "config.optimizer.clip_norm, in a new --workdir"
-            )
-        self._running[index], tags = False, self._tags[index]
-        files.say(f"member {', '.join(f'{key} {value}' for key, value in tags.items())} stops, the others go on: {why}")
-        self._write([Scalar("stopped", step, **tags, step=step, epoch=step / self._plan.steps_per_epoch)])
 
     def text(self) -> str:
         """Mean loss, accuracy and rate since the last row, as text for the progress display."""
@@ -224,7 +225,7 @@ class Meter:
         self.restart_clock()
         return rows
 
-    def _rate(self) -> float:
+    def _rate(self):
         return (self.sums["seen"].sum() - self._seen) / max(time.perf_counter() - self._began, 1e-9)
 
 
@@ -247,7 +248,7 @@ def best_after_epoch(states: TrainState, epoch: int, predicted: Predictions) -> 
 
 @jax.jit
 @jax.vmap
-def _where(keep: Array, new: PyTree, old: PyTree) -> PyTree:
+def _where(keep, new, old):
     """Leaves [members, ...] of the new where a member is chosen."""
     return jax.tree.map(functools.partial(jnp.where, keep), new, old)
 

@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from focalgeo.types import PyTree
-
 MOMENTS = 2  # the place in a state of the optimiser's own scaling: momentum of sgd, moments of adam and adagrad
 
 
@@ -59,17 +57,19 @@ OPTIMISERS = {
 
 
 def _decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:
+    def decay(weight_decay):
+        return optax.add_decayed_weights(weight_decay, but_word_vectors)
+
+    def but_word_vectors(params):
+        word_vectors = (jax.tree_util.DictKey("embedding"),)
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1:] != word_vectors, params)
+
     def update(updates, state, params=None, *, weight_decay=weight_decay, **others):
-        return optax.add_decayed_weights(weight_decay, _but_word_vectors).update(updates, state, params)
+        return decay(weight_decay).update(updates, state, params)
 
-    init = optax.add_decayed_weights(weight_decay, _but_word_vectors).init
-    return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _but_word_vectors(params: PyTree) -> PyTree:
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1:] != (jax.tree_util.DictKey("embedding"),), params)
+    return optax.GradientTransformationExtraArgs(decay(weight_decay).init, update)
 
 
-def _of_float_count(schedule: Callable) -> Callable:
+def _of_float_count(schedule):
     # optax mixes the integer count with floats, which strict dtype promotion refuses
     return jax.jit(lambda count: schedule(jnp.asarray(count, jnp.float32)))

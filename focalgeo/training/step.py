@@ -73,6 +73,7 @@ def make_step(
         if ascent is not None:
             gradient, _, _ = gradient_at(optax.apply_updates(state.params, ascent(gradient, state.params)))
 
+        # Weight decay that differs from member to member is an argument; else it is a constant of the optimiser's own.
         swept = {} if state.weight_decay is None else {"weight_decay": state.weight_decay}
         updates, opt_state = tx.update(gradient, state.opt_state, state.params, **swept)
         updates = jax.tree.map(lambda leaf: state.learning_rate * leaf, updates)

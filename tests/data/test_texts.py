@@ -13,8 +13,7 @@ from numpy.testing import assert_array_equal
 from reference.tree_lstm import parse
 
 from focalgeo.data import load_dataset, read_embeddings
-from focalgeo.data.texts import _split_off, encode_dataset, number_words, pad_texts, tokenise
-from focalgeo.data.treebank import MOST_LEAVES, parse_tree
+from focalgeo.data.texts import MOST_LEAVES, _split_off, encode_dataset, number_words, pad_texts, parse_tree, tokenise
 from focalgeo.types import Dataset, InputError, Split
 
 HEADER = "From: someone@somewhere\nSubject: nothing\n\n"

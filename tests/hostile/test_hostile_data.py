@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focalgeo.data import load_dataset, read_embeddings
-from focalgeo.data.treebank import MOST_LEAVES
+from focalgeo.data.texts import MOST_LEAVES
 from focalgeo.types import InputError
 
 pytestmark = pytest.mark.long
