@@ -21,41 +21,39 @@ from focalgeo.calibration.maps import (
     logistic_calibration,
     temperature_scaling,
 )
-from focalgeo.calibration.metrics import (
-    METRICS,
-    Reliability,
+from focalgeo.calibration.metrics import METRICS, all_metrics, streaming
+from focalgeo.calibration.metrics.binning import Reliability, adaptive_reliability, reliability
+from focalgeo.calibration.metrics.resampling import bootstrap, paired_bootstrap, wilson_interval
+from focalgeo.calibration.metrics.top_label import (
     accuracy,
     adaptive_ece,
-    adaptive_reliability,
-    all_metrics,
     aurc,
-    auroc,
-    binary_brier,
-    binary_ece,
-    binary_reliability,
     brier,
     brier_split,
-    calibration_intercept,
-    calibration_slope,
     classwise_ece,
     confidence_auroc,
     debiased_ece,
     debiased_squared_ece,
     ece,
     high_confidence,
-    ici,
     log_probabilities,
     mce,
     nll,
     overconfidence,
-    reliability,
-    rms_calibration_error,
     smooth_ece,
-    spiegelhalter_z,
-    streaming,
     underconfidence,
 )
-from focalgeo.calibration.metrics.resampling import bootstrap, paired_bootstrap, wilson_interval
+from focalgeo.calibration.metrics.two_classes import (
+    auroc,
+    binary_brier,
+    binary_ece,
+    binary_reliability,
+    calibration_intercept,
+    calibration_slope,
+    ici,
+    rms_calibration_error,
+    spiegelhalter_z,
+)
 from focalgeo.types import (
     CRITERIA,
     DEFAULT_CRITERIA,
@@ -75,7 +73,7 @@ _UPPER = {
         *("DEFAULT_METHODS", "METHODS", "ConvergenceWarning", "Fitted", "Method"),
         *("calibrator_json", "read_calibrator"),
     ),
-    "study.comparison": ("Comparison", "checked_methods", "choose", "compare", "usual_resamples"),
+    "study.comparison": ("Comparison", "choose", "compare", "usual_resamples"),
     "study.decision_rows": ("decided",),
     "study.dense": ("dense",),
     "study.measurement": ("Sample",),

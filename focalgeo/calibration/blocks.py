@@ -43,9 +43,9 @@ _libraries = cache(ThreadpoolController)  # looks for them once, on first use
 
 def in_blocks(function: Callable, *arrays: Array) -> list:
     """The function of blocks of rows, some at once: what it makes of the first array's numbers stays small."""
-    rows = max(_FEWEST_ROWS, _BLOCK // np.shape(arrays[0])[1])
+    rows = max(_FEWEST_ROWS, _BLOCK // arrays[0].shape[1])
     starts = range(0, max(len(arrays[0]), 1), rows)
-    parts = ([np.asarray(array[first : first + rows]) for array in arrays] for first in starts)
+    parts = ([array[first : first + rows] for array in arrays] for first in starts)
     wide = jax.config.jax_enable_x64
 
     def of_part(part):
@@ -61,7 +61,7 @@ def in_blocks(function: Callable, *arrays: Array) -> list:
 
 def mapped(function: Callable, table: Array) -> np.ndarray:
     """function(rows) of a table, which is of its shape, in blocks."""
-    results = np.empty(np.shape(table), function(table[:1]).dtype)
+    results = np.empty(table.shape, function(table[:1]).dtype)
 
     def of_part(rows, into):
         into[...] = function(rows)
@@ -72,6 +72,6 @@ def mapped(function: Callable, table: Array) -> np.ndarray:
 
 def summed(function: Callable, table: Array, *arrays: Array) -> np.ndarray:
     """The function's arrays added up over blocks in float64; of small tables it takes float64 numbers."""
-    wide = np.float64 if np.size(table) < _LARGE else np.asarray(table).dtype
+    wide = np.float64 if table.size < _LARGE else table.dtype
     parts = in_blocks(lambda rows, *others: function(rows.astype(wide, copy=False), *others), table, *arrays)
     return np.sum(parts, axis=0, dtype=np.float64)

@@ -27,17 +27,20 @@ _PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)
 _QUANTILES = np.linspace(0.5, 0.9, 5)  # of a class's scores: classes are alike by these
 
 
+PerPart = Float[Array, " parts"]
+
+
 class PredictionSets(NamedTuple):
     """Sets of classes, and what is known of their coverage before any label is seen."""
 
     members: Bool[Array, "examples classes"]
-    thresholds: Float[Array, " parts"]  # the largest score of a member; inf where all classes are
+    thresholds: PerPart  # the largest score of a member; inf where all classes are
     parts: tuple[str, ...]  # what has a threshold: "all", a group's name, or numbers of classes
     part: Int[Array, "examples classes"]  # whose threshold decides
     counts: Int[Array, " parts"]  # examples of val, or clusters of them, that set the threshold
-    expected: Float[Array, " parts"]  # coverage over all val
-    low: Float[Array, " parts"]  # the ends between which the coverage of examples to come is with probability 0.95
-    high: Float[Array, " parts"]  # given val, by the Beta distribution
+    expected: PerPart  # coverage over all val
+    low: PerPart  # the ends between which the coverage of examples to come is with probability 0.95
+    high: PerPart  # given val, by the Beta distribution
 
 
 def prediction_sets(
@@ -105,7 +108,17 @@ def prediction_sets(
     checks.count("free", free or 0, 0)
     if kind == "raps" and (penalty is None or free is None):
         used = generator.permutation(cluster.max() + 1)[cluster] % 5 > 0
-        penalty, free = _tuned(val[~used], labels[~used], coverage, penalty, free, generator)
+        rows, truth = val[~used], labels[~used]
+        each = np.arange(len(rows))
+        if free is None:
+            ranks = (rows > rows[each, truth][:, None]).sum(axis=1) + 1
+            free = np.quantile(ranks, coverage, method="higher") if len(rows) else 1
+        sizes = {}
+        for tried in _PENALTIES if penalty is None and len(rows) else ():
+            scores = _scores(rows, "raps", tried, free, generator)
+            threshold, _, _ = _threshold(scores[each, truth], each, coverage)
+            sizes[tried] = (scores <= threshold).sum()
+        penalty = min(sizes, key=sizes.get, default=penalty or 0.0)
     of_val, of_others = (_scores(rows, kind, penalty, free, generator) for rows in (val, others))
     of_label = of_val[np.arange(n), labels]
     names, place, index, used = _parts(part, of_label, labels, of_others, groups, used, generator)
@@ -136,8 +149,15 @@ def _parts(part, of_label, labels, of_others, groups, used, generator):
     place = np.arange(classes) if part == "class" else np.zeros(classes, int)
     if part == "class_cluster":
         first = generator.permutation(n) % 2 == 0
-        _, place = np.unique(_alike(of_label[~first], labels[~first], classes, generator), return_inverse=True)
-        used = used & first
+        used, scores, labels_of = used & first, of_label[~first], labels[~first]
+        # by k-means of quantiles of the label's scores; 0 is the cluster of classes with too few examples to be told
+        counts, number = np.bincount(labels_of, minlength=classes), np.zeros(classes, int)
+        told = np.flatnonzero(counts >= _OF_CLASS)
+        clusters = min(counts[told].sum() // _OF_CLUSTER, len(told) - 1)
+        if clusters > 1:
+            points = np.array([np.quantile(scores[labels_of == k], _QUANTILES) for k in told])
+            number[told] = vq.kmeans2(points, clusters, minit="++", seed=generator)[1] + 1
+        _, place = np.unique(number, return_inverse=True)
     names = [", ".join(map(str, np.flatnonzero(place == number))) for number in range(place.max() + 1)]
     names = ["all"] if part == "all" else names
     return names, np.broadcast_to(place, of_others.shape), place[labels], used
@@ -191,6 +211,7 @@ def answers(
     wrong = val.argmax(axis=1) != labels
     sizes, errors = ((each & (sure > cuts[:, None])).sum(axis=1) for each in (True, wrong))
     able, passed = (special.bdtr(some, sizes, error_at_most) <= level for some in (sizes * error_at_most // 2, errors))
+    # cuts that even half of the errors allowed would fail have too few examples to be tested
     first = able.argmax()
     last = first + np.cumprod(passed[first:]).sum() - 1
     if not able.any() or last < first:
@@ -263,36 +284,12 @@ def _scores(log_probs, kind, penalty, free, generator):
     return scores
 
 
-def _tuned(log_probs, labels, coverage, penalty, free, generator):
-    """Penalty and free ranks of "raps", as given or by these examples."""
-    n = len(labels)
-    if free is None:
-        ranks = (log_probs > log_probs[np.arange(n), labels][:, None]).sum(axis=1) + 1
-        free = int(np.quantile(ranks, coverage, method="higher")) if n else 1
-    sizes = {}
-    for each in _PENALTIES if penalty is None and n else ():
-        scores = _scores(log_probs, "raps", each, free, generator)
-        threshold, _, _ = _threshold(scores[np.arange(n), labels], np.arange(n), coverage)
-        sizes[each] = (scores <= threshold).sum()
-    return min(sizes, key=sizes.get, default=penalty or 0.0), free
-
-
 def _threshold(scores, cluster, coverage):
     """The threshold, its rank and the number of examples, or of clusters, each of which weighs 1."""
     _, index, sizes = np.unique(cluster, return_inverse=True, return_counts=True)
     order = np.argsort(scores, kind="stable")
+    # (n + 1) coverage is a whole number up to rounding: 10.000000001 is not the 11th score
     least = (len(sizes) + 1) * coverage - _ROUNDING
     reached = np.cumsum(1 / sizes[index[order]]) >= least
     threshold = scores[order[reached.argmax()]] if reached.any() else np.inf
     return threshold, np.ceil(least), len(sizes)
-
-
-def _alike(scores, labels, classes, generator):
-    """The number of each class's cluster, by k-means of its quantiles; 0 where it has too few examples to be told."""
-    counts = np.bincount(labels, minlength=classes)
-    told, number = np.flatnonzero(counts >= _OF_CLASS), np.zeros(classes, int)
-    clusters = min(counts[told].sum() // _OF_CLUSTER, len(told) - 1)
-    if clusters > 1:
-        points = np.array([np.quantile(scores[labels == k], _QUANTILES) for k in told])
-        number[told] = vq.kmeans2(points, clusters, minit="++", seed=generator)[1] + 1
-    return number

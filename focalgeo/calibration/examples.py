@@ -27,7 +27,7 @@ class Clusters(NamedTuple):
     number: int  # of clusters
     worth: Array  # K
     quantile: Array  # Student's at 97.5%
-    weights: Float[Array, " examples"] | None = None  # how often each example counts; None counts each once
+    counts: Float[Array, " examples"]  # how often each example counts
 
     @classmethod
     def of(cls, clusters: object, labels: Array, weights: object = None) -> "Clusters | None":
@@ -48,16 +48,12 @@ class Clusters(NamedTuple):
             raise InputError("clusters are all one: resampling draws whole clusters, so give two at least")
         if weights is not None:
             checks.check_above("weights", weights, 0)
-            weights = np.asarray(checks.weight_array(weights, labels.shape[:1]), np.float32)
-        sizes = np.bincount(index, weights)
-        worth = max(float(sizes.sum()) ** 2 / float(sizes @ sizes), _LEAST_WORTH)
+            weights = checks.weight_array(weights, labels.shape[:1])
+        counts = np.asarray(np.ones(len(index)) if weights is None else weights, np.float32)
+        sizes = np.bincount(index, counts)
+        worth = max(sizes.sum() ** 2 / (sizes @ sizes), _LEAST_WORTH)
         quantile = stdtrit(worth - 1, 0.975)
-        return cls(index.astype(np.int32), len(sizes), *np.float32([worth, quantile]), weights)
-
-    @property
-    def counts(self) -> Array:
-        """How often each example counts [examples]."""
-        return np.ones(len(self.index), np.float32) if self.weights is None else self.weights
+        return cls(index.astype(np.int32), len(sizes), *np.float32([worth, quantile]), counts)
 
     @property
     def spread(self) -> Array:

@@ -4,7 +4,6 @@ No root is differentiated through: `implicit_step` gives it its derivatives afte
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +15,6 @@ Points = Float[Array, "*batch"]
 
 _MOST_STEPS = 100  # in a bracket, where ten are usual; each fourth is a bisection until Newton's steps are short
 _NEAR = 0.1  # a Newton step shorter than this is in reach of quadratic convergence, for functions of scale 1
-
-
-class _Bracket(NamedTuple):
-    point: Array
-    low: Array
-    high: Array
-    moving: Array  # bool
-    step: Array  # int32 scalar
 
 
 def newton_in_bracket(
@@ -47,21 +38,26 @@ def newton_in_bracket(
     tolerance = 16 * jnp.finfo(start.dtype).eps
 
     def advance(state):
-        value, slope = function(state.point)
-        low = jnp.where(value <= 0, state.point, state.low)
-        high = jnp.where(value >= 0, state.point, state.high)
-        newton = state.point - value / jnp.maximum(slope, jnp.finfo(slope.dtype).tiny)
-        far = (jnp.abs(newton - state.point) > _NEAR) & (state.step % 4 == 3)
+        point, low, high, moving, step = state
+        value, slope = function(point)
+        low, high = jnp.where(value <= 0, point, low), jnp.where(value >= 0, point, high)
+        newton = point - value / jnp.maximum(slope, jnp.finfo(slope.dtype).tiny)
+        moved = jnp.abs(newton - point)
         outside = ~((newton >= low) & (newton <= high))
-        point = jnp.where(far | outside, low + (high - low) / 2, newton)
-        small = tolerance * jnp.maximum(jnp.abs(state.point), 1)
-        moving = state.moving & (jnp.abs(newton - state.point) > small) & (high - low > small)
+        after = jnp.where(outside | ((moved > _NEAR) & (step % 4 == 3)), low + (high - low) / 2, newton)
+        small = tolerance * jnp.maximum(jnp.abs(point), 1)
+        going = moving & (moved > small) & (high - low > small)
         # An accepted Newton step is taken even when it is the last: it costs nothing and only improves the point.
-        point = jnp.where(moving, point, jnp.clip(newton, low, high))
-        return _Bracket(jnp.where(state.moving, point, state.point), low, high, moving, state.step + 1)
+        after = jnp.where(going, after, jnp.clip(newton, low, high))
+        # What has settled stays as it is, so that no root depends on its neighbours in the batch.
+        return jnp.where(moving, after, point), low, high, going, step + 1
 
-    state = _Bracket(start, low, high, jnp.ones(start.shape, bool), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(lambda s: jnp.any(s.moving) & (s.step < _MOST_STEPS), advance, state).point
+    def goes_on(state):
+        *_, moving, step = state
+        return jnp.any(moving) & (step < _MOST_STEPS)
+
+    state = start, low, high, jnp.ones(start.shape, bool), jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(goes_on, advance, state)[0]
 
 
 def implicit_step(root: Points, value: Points, slope: Points) -> Points:

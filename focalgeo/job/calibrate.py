@@ -103,9 +103,8 @@ def _methods(options):
 
 def _check_methods(options, val, also):
     """What `_studied` would refuse, before anything is fitted or written."""
-    asked = {name: getattr(options, name) for name in ("criterion", "criteria", "metrics", "trained_gamma")}
     classes = val.logits.shape[-1]
-    calibration.checked_methods(_methods(options), num_classes=classes, also=also, **asked)
+    comparison.checked_methods(_methods(options), Settings.of(vars(options)), classes, also)
     if options.attach is not None:
         _attach(options.attach, Fitted(METHODS["uncalibrated"], None, {}, classes))
 

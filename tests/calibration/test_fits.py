@@ -110,12 +110,13 @@ def test_a_fit_from_near_the_best_is_that_of_all_examples_from_the_usual_start()
     logits, labels = drawn(1.0, 1.5, 3000)
     weight = np.arange(3000) % 5 != 0
     examples = blocks.on_host(checks.predicted_logits(logits, labels, weight))
-    plain, near = fits.temperature_fit(*examples), fits.temperature_fit(*examples, 1.7)
+    plain, near = fits.temperature_fit(*examples), fits.temperature_fit(*examples, {"temperature": 1.7})
     np.testing.assert_allclose(near, plain, rtol=1e-5)
-    pair, other = (fits.focal_fit(*examples, plain, start) for start in (None, (1.3, 1.2)))
+    starts = None, {"gamma": 1.3, "temperature": 1.2}
+    pair, other = (fits.focal_fit(*examples, plain, start) for start in starts)
     np.testing.assert_allclose(other.nll, pair.nll, atol=1e-7)
     ends = np.eye(5, dtype=np.float32)[np.arange(100) % 5], np.arange(100) % 5, np.ones(100)
-    assert fits.temperature_fit(*ends, 1.7) == fits.temperature_fit(*ends)
+    assert fits.temperature_fit(*ends, {"temperature": 1.7}) == fits.temperature_fit(*ends)
 
 
 def test_a_fit_inside_jit_is_refused():

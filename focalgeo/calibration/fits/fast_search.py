@@ -52,7 +52,6 @@ def surfaces(
     examples: Examples, gammas: np.ndarray, temperatures: np.ndarray, num_bins: int, *, by_rank: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Surfaces of ECE and NLL [gammas, temperatures] over the grid."""
-    examples = Examples(*map(np.asarray, examples))
     num_examples, num_classes = examples.rows.shape
     num_exact, coefficients = fit_tail(gammas, num_classes)
     nodes = interpolation_nodes(temperatures)
@@ -69,25 +68,26 @@ def surfaces(
         chunk = rows, labels, np.where(index < num_examples, weight, 0).astype(np.float32)
         return jax.device_get(surface(*chunk, gammas, points, nodes.x, coefficients))
 
-    parts, num_blocks = [], -(-gammas.size * temperatures.size * num_examples // _KEPT) if by_rank else 1
+    parts, total = [], examples.weight.sum(dtype=np.float64)
+    num_blocks = -(-gammas.size * temperatures.size * num_examples // _KEPT) if by_rank else 1
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for block in np.array_split(np.arange(temperatures.size), num_blocks):
             chunks = pool.map(partial(sums, block=block), range(0, num_examples, size))
-            parts.append(_by_rank(list(chunks), examples, num_bins, pool) if by_rank else _by_width(chunks, examples))
+            if by_rank:
+                parts.append(_by_rank(list(chunks), examples, num_bins, pool))
+                continue
+            nll, bins = 0.0, 0.0
+            # added up as they come: all of them together would be larger than the logits
+            for of_nll, of_bins in chunks:
+                nll, bins = nll + of_nll.astype(np.float64), bins + of_bins.astype(np.float64)
+            parts.append((np.abs(bins).sum(axis=-1) / total, nll))
     gaps, nll = (np.concatenate(part).T for part in zip(*parts, strict=True))
-    return gaps.astype(np.float32), (nll / examples.weight.sum(dtype=np.float64)).astype(np.float32)
-
-
-def _by_width(chunks, examples):
-    """ECE and sum of the negative log-likelihood [temperatures, gammas] of some temperatures."""
-    nll, bins = 0.0, 0.0
-    for of_nll, of_bins in chunks:  # added up as they come: all of them together would be larger than the logits
-        nll, bins = nll + of_nll.astype(np.float64), bins + of_bins.astype(np.float64)
-    return np.abs(bins).sum(axis=-1) / examples.weight.sum(dtype=np.float64), nll
+    return gaps.astype(np.float32), (nll / total).astype(np.float32)
 
 
 def _by_rank(chunks, examples, num_bins, pool):
-    """The same with equal-mass bins, which take the confidences of all examples at once."""
+    """ECE of equal-mass bins, which take the confidences of all examples at once, and sum of -log p of the labels."""
+    # ranks are of examples, so one that counts twice stands there twice
     drawn = np.repeat(np.arange(len(examples.labels)), np.round(examples.weight).astype(np.int64))
     correct = (examples.rows.argmax(axis=1) == examples.labels)[drawn]
 
@@ -112,6 +112,7 @@ def rank_bin_sums(confidence: np.ndarray, correct: np.ndarray, num_bins: int) ->
         six times as fast as an argsort. Tested in tests/calibration/test_fast_search.py.
     """
     examples = np.arange(len(correct))
+    # numbers of one sign are ordered as their bits are, so one sort of integers orders value, place and outcome
     bits = np.ascontiguousarray(confidence, np.float32).view(np.int32).astype(np.int64)
     keys = np.sort(bits << 32 | examples << 1 | correct, axis=1)
     confidence = (keys >> 32).astype(np.int32).view(np.float32)
@@ -141,6 +142,7 @@ def _chunk_surface(logits, labels, weight, gammas, points, x, coefficients, *, n
     largest, classes = jax.lax.optimization_barrier(jax.lax.top_k(logits, num_exact + 1))
     top, second, correct = largest[:, :1], largest[:, 1:2], classes[:, 0] == labels
     true = jnp.take_along_axis(logits, labels[:, None], axis=1)
+    # what is computed one by one leaves the tail
     others = logits.at[jnp.arange(len(logits), dtype=jnp.int32)[:, None], classes].set(-jnp.inf)
     head, below, second, true = (
         jnp.maximum(a - b, FAR).T for a, b in ((largest[:, 1:], second), (others, second), (second, top), (true, top))
@@ -155,6 +157,7 @@ def _chunk_surface(logits, labels, weight, gammas, points, x, coefficients, *, n
         log_odds = -(log_second + jnp.log(jnp.sum(relative, axis=0) + sums[0]))
         log_top, log_rest = jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds)
         log_true = jnp.where(correct, -1.0, true[0] / temperature + log_top)
+        # the product below tends to 1 as the top is sure: the bound keeps 0 times infinity out of it
         bounded = jnp.clip(log_odds, -_SURE, _SURE)
         top_ratio = jax.nn.softplus(-bounded) * jnp.exp(bounded)
         true_complement, true_ratio = _below_half(log_true)
@@ -164,6 +167,7 @@ def _chunk_surface(logits, labels, weight, gammas, points, x, coefficients, *, n
             weights = relative * jnp.exp(-gamma * head_complement) / (1 + gamma * head_ratio)
             top_weight = 1 + gamma * top_ratio
             odds = jnp.exp(log_second + gamma * log_rest) * (jnp.sum(weights, axis=0) + tail) * top_weight
+            # the NLL is log1p of what the true class lacks, so that a right and sure row keeps its digits
             wrong = (1 + odds) * (1 + gamma * true_ratio) / top_weight - 1
             shift = jnp.where(correct, 0, log_top - log_true - gamma * (log_rest - true_complement))
             return 1 / (1 + odds), jnp.log1p(jnp.where(correct, odds, wrong)) + shift
@@ -210,6 +214,7 @@ def fit_tail(gammas: np.ndarray, num_classes: int) -> tuple[int, np.ndarray]:
     by one, up to all of them. Tested in tests/calibration/test_fast_search.py.
     """
     most = num_classes - 1
+    # powers of two alone, since each number of exact classes is a program to compile
     for num_exact in (*(2**i for i in range(most.bit_length()) if 2 ** (i + 1) < most), most):
         coefficients, error = _fitted(tuple(np.asarray(gammas, np.float64).tolist()), cap(num_exact))
         if error < _TOLERANCE:
@@ -274,6 +279,7 @@ def tail_weights(sums, log_share, coefficients):
 @cache  # a fit takes as long as a small search, and every fold asks for the same one
 def _fitted(gammas, largest):
     """Coefficients [gammas, terms] by least squares of the relative error, and the largest such error."""
+    # geometric points for probabilities that vanish, equal steps for those near the cap
     share = np.concatenate([np.geomspace(1e-12, 1, 500), np.linspace(1e-3, 1, 500)])
     basis = np.stack([share**a * ((1 + a) * np.log(share)) ** b for a, b in TERMS], axis=1)
     p = share * largest

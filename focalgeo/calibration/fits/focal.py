@@ -4,7 +4,6 @@ Brackets keep the fits from diverging.
 """
 
 import math
-from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -74,27 +73,31 @@ def fit_temperature(
 
 
 def temperature_fit(logits, labels, weight, start=None) -> CalibrationFit:
-    """`fit_temperature` of what has been checked; `start` is a temperature near the best."""
+    """`fit_temperature` of what has been checked; `start` holds a temperature near the best."""
     (low, high), total = np.log(TEMPERATURE_BRACKET), np.sum(weight, dtype=np.float64)
 
     def sums(point):
+        # a step of Newton's may leap far out, where exp(log T) would overflow
         return temperature_sums(min(max(point, 2 * low), 2 * high), logits, labels, weight) / total
 
     def slopes(point):
         value, slope, _ = sums(point)
         return value, max(slope, _FLATTEST)
 
-    found = optimize.root_scalar(slopes, x0=math.log(start or 1), fprime=True, xtol=_STEP, maxiter=_MOST_STEPS)
+    near = math.log(start["temperature"]) if start else 0.0
+    found = optimize.root_scalar(slopes, x0=near, fprime=True, xtol=_STEP, maxiter=_MOST_STEPS)
     point, converged, (_, slope, nll) = found.root, True, sums(found.root)
     if not (found.converged and slope > _FLATTEST and low + AT_EDGE < point < high - AT_EDGE):
+        # Newton's method ended outside or nowhere: the signs of the slope at the ends say what there is inside
         ends = sums(low)[0], sums(high)[0]
         converged = ends[0] < 0 < ends[1]
         if converged:
             point = optimize.brentq(lambda point: sums(point)[0], low, high, xtol=_STEP)
         else:
+            # equal slopes are of logits that are all equal, where T = 1 is as good as any
             point = 0.0 if ends[0] == ends[1] else low if ends[0] >= 0 else high
         nll = sums(point)[2]
-    numbers = np.array([0, math.exp(point), nll], np.asarray(logits).dtype)
+    numbers = np.array([0, math.exp(point), nll], logits.dtype)
     return CalibrationFit(*numbers, np.bool_(converged))
 
 
@@ -162,15 +165,15 @@ def temperature_score_test(
     return score_test(*examples, Clusters.of(clusters, examples.labels, weights))
 
 
-def score_test(logits, labels, weight, clusters=None) -> ScoreTest:
+def score_test(logits, labels, weight, clusters) -> ScoreTest:
     """`temperature_score_test` of what has been checked."""
     weight = np.asarray(weight, np.float64)
     terms = lambda rows, labels: np.stack(temperature_terms(rows.astype(np.float64), labels, 0.0)[:2])  # noqa: E731
     slope, variance = np.concatenate(blocks.in_blocks(terms, logits, labels), axis=1)
-    score, information = float(weight @ slope), float(weight @ variance)
+    score, information = float(weight @ slope), weight @ variance
     if clusters is not None:
         parts = np.bincount(clusters.index, weight * slope)
-        information = float(parts @ parts) * float(clusters.spread) ** 2
+        information = parts @ parts * float(clusters.spread) ** 2
     statistic = math.copysign(math.inf, score) if score else 0.0
     if information > 0:
         statistic = score / math.sqrt(information)
@@ -215,27 +218,41 @@ def fit_focal_temperature(
 def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
     """`fit_focal_temperature` of what has been checked, from the fit of the temperature alone.
 
-    `start` is a pair (gamma, T) near the best; the fit then ends where less than 1e-7 nats are left.
+    `start` holds a gamma and a temperature near the best; the fit then ends where less than 1e-7 nats are left.
     """
-    first, examples = np.array([float(alone.gamma), math.log(alone.temperature)]), (logits, labels, weight)
+    first, examples = np.array([alone.gamma, math.log(alone.temperature)]), (logits, labels, weight)
     if start is None:
-        every = max(1, len(labels) // _START_EXAMPLES, np.size(logits) // _START_NUMBERS)
+        every = max(1, len(labels) // _START_EXAMPLES, logits.size // _START_NUMBERS)
         few, starts = [array[::every] for array in examples], np.clip(first + _STARTS, *_BOX.T)
-        begin = starts[int(np.argmin([_focal_terms(point, *few)[0] for point in starts]))]
+        begin = starts[np.argmin([_focal_terms(point, *few)[0] for point in starts])]
     else:
-        begin = np.array([float(start[0]), math.log(start[1])])
+        begin = np.array([start["gamma"], math.log(start["temperature"])])
     best, value, gradient = _scored(begin, examples, _GAIN if start is None else _NEAR_ENOUGH)
-    if not value < float(alone.nll):
+    # never worse than the temperature alone, whose gamma is 0
+    if not value < alone.nll:
         best, (value, gradient, _) = first, _focal_terms(first, *examples)
     inside = (best > _BOX[:, 0] + AT_EDGE).all() and (best < _BOX[:, 1] - AT_EDGE).all()
-    inside &= bool(alone.converged) or best[0] != 0
-    numbers = np.array([best[0], math.exp(best[1]), value], np.asarray(logits).dtype)
+    # at gamma 0 the fit is the temperature's, and as little converged
+    inside &= alone.converged or best[0] != 0
+    numbers = np.array([best[0], math.exp(best[1]), value], logits.dtype)
     return CalibrationFit(*numbers, np.bool_(np.abs(gradient).max() < _FLAT and inside))
 
 
 def _focal_terms(point, logits, labels, weight):
     """Mean NLL of the focal map at (gamma, log T), its gradient, and Fisher's information: near the curvature."""
-    sums = blocks.summed(partial(_focal_sums, *point), logits, labels, weight)
+
+    def of_block(logits, labels, weight):
+        logits = np.maximum(logits, logits.max(axis=1, keepdims=True) + maps.FAR)  # of classes that cannot be
+        log_weights, *changes = _focal_weights(maps.scaled(logits, math.exp(point[1])), point[0])
+        probs, nll = probs_and_nll(log_weights, labels)
+        weighted = [probs * change for change in changes]  # 0 where p is 0: changes are finite
+        means = [part.sum(axis=1) for part in weighted]
+        slopes = [mean - of_label(change, labels) for mean, change in zip(means, changes, strict=True)]
+        pairs = (0, 0), (0, 1), (1, 1)
+        information = [np.einsum("nk,nk->n", weighted[i], changes[j]) - means[i] * means[j] for i, j in pairs]
+        return np.array([nll, *slopes, *information], np.float64) @ weight
+
+    sums = blocks.summed(of_block, logits, labels, weight)
     nll, *slopes, of_gamma, mixed, of_log_temperature = sums / np.sum(weight, dtype=np.float64)
     return nll, np.array(slopes), np.array([[of_gamma, mixed], [mixed, of_log_temperature]])
 
@@ -253,6 +270,7 @@ def _scored(point, examples, gain):
             missed = slope - last - curvature @ step
             if abs(along := missed @ step) > _GAIN:
                 curvature = curvature + np.outer(missed, missed) / along
+        # at an end of the box a number moves only inwards: else it would hold up the step of the other
         free = ~(((point <= _BOX[:, 0]) & (slope > 0)) | ((point >= _BOX[:, 1]) & (slope < 0)))
         step = np.linalg.lstsq(np.where(free & free[:, None], curvature, 0), -slope * free, rcond=1e-9)[0]
         promised = -(slope @ step) / 2
@@ -266,19 +284,6 @@ def _scored(point, examples, gain):
         lambda point: _focal_terms(point, *examples)[:2], point, (), "L-BFGS-B", True, bounds=_BOX, options=_PRECISE
     )
     return found.x, found.fun, found.jac
-
-
-def _focal_sums(gamma, log_temperature, logits, labels, weight):
-    logits = np.maximum(logits, logits.max(axis=1, keepdims=True) + maps.FAR)  # of classes that cannot be
-    log_weights, by_gamma, by_log_temperature = _focal_weights(maps.scaled(logits, math.exp(log_temperature)), gamma)
-    probs, nll = probs_and_nll(log_weights, labels)
-    weighted = [probs * change for change in (by_gamma, by_log_temperature)]  # 0 where p is 0: changes are finite
-    means = [part.sum(axis=1) for part in weighted]
-    slopes = [means[0] - of_label(by_gamma, labels), means[1] - of_label(by_log_temperature, labels)]
-    pairs = (weighted[0], by_gamma), (weighted[0], by_log_temperature), (weighted[1], by_log_temperature)
-    products = means[0] ** 2, means[0] * means[1], means[1] ** 2
-    information = [np.einsum("nk,nk->n", *pair) - product for pair, product in zip(pairs, products, strict=True)]
-    return np.array([nll, *slopes, *information], np.float64) @ weight
 
 
 def probs_and_nll(scores, labels):
@@ -296,6 +301,8 @@ def _focal_weights(scores, gamma):
     It is the map's own log q - gamma log(1 - q) - log(1 + gamma u), u = -q log q / (1 - q), in half of the map's time:
     with one exponential a class in place of three. The top class, whose 1 - q would round, has its log-odds.
     """
+    # the others' logsumexp is taken from the top's score, and anew only in the few rows where it vanishes: to do it
+    # from the second largest in every row takes up to a third more time
     rows, top = np.arange(len(scores)), scores.argmax(axis=1)
     others = scores.copy()
     others[rows, top] = -np.inf

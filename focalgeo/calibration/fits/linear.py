@@ -5,7 +5,6 @@ vector from the two by two block of each class, of a matrix from the mean block 
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -15,24 +14,19 @@ from focalgeo.calibration import blocks, maps
 from focalgeo.calibration.fits import focal
 from focalgeo.types import Array
 
+Numbers = Float[Array, "classes numbers"]  # of each class: the scale's, or the row of the matrix, then the bias
+
 _PRECISE = {"ftol": 1e-9, "gtol": 1e-5, "maxiter": 500, "maxcor": 20}  # to 1e-6 of the least objective, as tested
 _FLAT = 1e-4  # a slope in nats of whitened variables at which a fit counts as converged
-
-
-class Linear(NamedTuple):
-    """Change of the scales or of the matrix, and biases; and whether the objective is least."""
-
-    change: Float[Array, "classes numbers"]  # of each class: the scale's, or the row of the matrix, then the bias
-    converged: bool
 
 
 def fit(
     log_probs: Float[Array, "examples classes"],
     labels: Array,
     weight: Float[Array, " examples"],
-    ridge: Float[Array, "classes numbers"],
-    start: Float[Array, "classes numbers"],
-) -> Linear:
+    ridge: Numbers,
+    start: Numbers,
+) -> tuple[Numbers, bool]:
     """The change of least mean NLL plus the sum of ridge * change^2, from `start` on; in float64 on the host.
 
     Args:
@@ -41,6 +35,9 @@ def fit(
         weight: Float [examples], how often each example counts.
         ridge: Of each number, 0 or more; [classes, 2] for scales and biases, [classes, classes + 1] for a matrix.
         start: Where to begin, of the same shape.
+
+    Returns:
+        The change, of the shape of the ridge, and whether its objective is least.
     """
     examples, total = (log_probs, labels, weight), np.sum(weight, dtype=np.float64)
     sums = blocks.summed(partial(_curvature, start), *examples)
@@ -60,7 +57,7 @@ def fit(
 
     found = optimize.minimize(objective, np.zeros(ridge.size), jac=True, method="L-BFGS-B", options=_PRECISE)
     converged = np.isfinite(found.fun) and (found.success or np.abs(found.jac).max() < _FLAT)
-    return Linear(changed(found.x), bool(converged))
+    return changed(found.x), converged
 
 
 def _scores(change, log_probs):

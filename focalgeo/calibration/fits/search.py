@@ -89,11 +89,12 @@ def grid_search(
 def searched_grid(examples, gammas, temperatures, *, criterion, num_bins) -> GridSearch:
     """`grid_search` of what has been checked."""
     by_rank = criterion == "adaptive_ece"
+    # the fast search by rank repeats each example as often as it counts, so weights have to be whole there
     if checks.is_traced(examples) or jax.default_backend() != "cpu" or (by_rank and (examples.weight % 1).any()):
         surfaces = plain_surfaces(examples, gammas, temperatures, num_bins=num_bins, by_rank=by_rank)
     else:
         surfaces = fast_search.surfaces(examples, gammas, temperatures, num_bins, by_rank=by_rank)
-    return _best(gammas, temperatures, *surfaces, surfaces[1] if criterion == "nll" else surfaces[0])
+    return _best(gammas, temperatures, *surfaces, surfaces[criterion == "nll"])
 
 
 def plain_surfaces(
@@ -229,6 +230,7 @@ def _best(gammas, temperatures, ece, nll, surface):
 @jax.jit
 def _least(values, gammas, temperatures):
     """Gamma, temperature and value of the least of [points]; ties go to the least |log T|, then the least |gamma|."""
+    # ties are common, as an ECE is piecewise constant: without an order the result would hang on rounding
     order = jnp.lexsort((jnp.abs(gammas), jnp.abs(jnp.log(temperatures))))
     best = order[jnp.argmin(values[order])]
     return gammas[best], temperatures[best], values[best]

@@ -41,6 +41,7 @@ def mixture_shares(
     Source: Dempster, Laird & Rubin, JRSS B 39 (1977); as stacking, Smyth & Wolpert, Machine Learning 36 (1999).
     """
     weight = np.asarray(weight, np.float64)
+    # so few numbers are settled long before: more examples cost time alone
     if len(weight) > _MOST_EXAMPLES:
         some = np.random.default_rng(0).permutation(np.flatnonzero(weight))[:_MOST_EXAMPLES]
         likelihoods, weight = likelihoods[:, some], weight[some]
@@ -48,11 +49,12 @@ def mixture_shares(
     shares, last = np.full(len(likelihoods), 1 / len(likelihoods)), np.inf
     for _ in range(most_steps):
         mixed = np.maximum(shares @ likelihoods, np.finfo(np.float64).tiny)
-        loss = -float(weight @ np.log(mixed)) - prior * float(np.log(np.maximum(shares, _LEAST)).sum())
+        loss = -(weight @ np.log(mixed)) - prior * np.log(np.maximum(shares, _LEAST)).sum()
         if last - loss < _GAIN:
             break
         shares, last = shares * (likelihoods @ (weight / mixed)) + prior, loss
         shares = shares / shares.sum()
+    # a member with next to no share would still be applied to every example
     shares = np.where(shares < _LEAST, 0, shares)
     return shares / shares.sum()
 
@@ -64,7 +66,7 @@ def likelihoods(log_probs: Sequence[Array], labels: Array, weight: Array) -> tup
     Of soft labels each class of an example is one.
     """
     if labels.ndim == 1:
-        given = [np.take_along_axis(np.asarray(member), labels[:, None], axis=1)[:, 0] for member in log_probs]
+        given = [np.take_along_axis(member, labels[:, None], axis=1)[:, 0] for member in log_probs]
     else:
         given, weight = [np.ravel(member) for member in log_probs], (weight[:, None] * labels).ravel()
     given = np.array(given, np.float64)
@@ -78,6 +80,7 @@ def mixed(log_probs: Sequence[Float[Array, "*batch classes"]], shares: Array) ->
     parts = [member + np.log(share) for member, share in zip(log_probs, shares, strict=True) if share > 0]
     space = namespace(parts[0])
     largest = reduce(space.maximum, parts)
+    # a class that no member holds possible: -inf less -inf would be NaN
     largest = space.where(largest > -np.inf, largest, 0)
     scores = largest + space.log(sum(space.exp(part - largest) for part in parts))
     return maps.normalised_possible(scores, log_probs[0])

@@ -1,7 +1,7 @@
 """Fits of the maps of two classes."""
 
 import numpy as np
-from scipy import optimize
+from scipy import optimize, special
 
 from focalgeo.calibration.fits import variants
 from focalgeo.calibration.fits.variants import Params
@@ -33,22 +33,22 @@ def fit_logistic(logits, labels, *, criterion, weights, form, least=-np.inf) -> 
 
     Source: as `logistic_calibration`; the targets are Platt's, section 2.2, for all three.
     """
-    logits, labels, weight = map(np.asarray, (logits, labels, weights))
     possible = np.isfinite(logits).all(axis=-1)  # all other rows say nothing
     columns = np.stack(two_classes.columns(logits[possible]), axis=-1).astype(np.float64) @ np.transpose(form)
-    truth, weight = labels[possible] == 1, weight[possible].astype(np.float64)
+    truth, weight = labels[possible] == 1, weights[possible].astype(np.float64)
+    # Platt's targets: the numbers stay finite where a threshold parts the labels
     total = np.array([weight @ ~truth, weight @ truth])
     target = np.where(truth, (total[1] + 1) / (total[1] + 2), 1 / (total[0] + 2))
     share = weight / total.sum()
+    # columns of one size around 0, so that L-BFGS-B meets no long valley
     centre = share @ columns * [*[1] * (len(form) - 1), 0]  # of all but the constant
     size = np.maximum(np.abs(columns - centre).max(axis=0, initial=0), 1e-300)
     columns = (columns - centre) / size
 
     def objective(numbers):
         scores = columns @ numbers
-        small = np.exp(-np.abs(scores))  # of one exponential both the softplus and the sigmoid
-        residual = share * (np.where(scores > 0, 1, small) / (1 + small) - target)
-        return share @ (np.maximum(scores, 0) + np.log1p(small) - target * scores), columns.T @ residual
+        nll = share @ (np.logaddexp(0, scores) - target * scores)
+        return nll, columns.T @ (share * (special.expit(scores) - target))
 
     bounds = [(least, None)] * (len(size) - 1) + [(None, None)]
     best = optimize.minimize(objective, np.zeros(len(size)), (), "L-BFGS-B", True, bounds=bounds, options=_PRECISE)
@@ -67,7 +67,7 @@ def fit_binary_isotonic(logits, labels, *, criterion, weights) -> Params:
     Source: as `binary_isotonic_calibration`.
     """
     possible = np.isfinite(logits).all(axis=1)
-    log_q, log_p = two_classes.two_log_probs(np.asarray(logits)[possible])
-    weight = np.asarray(weights)[possible]
+    log_q, log_p = two_classes.two_log_probs(logits[possible])
+    weight = weights[possible]
     least = 1 / (weight.sum() + 2)
-    return variants.isotonic_regression(log_p - log_q, np.asarray(labels)[possible], weight, least, 1 - least)
+    return variants.isotonic_regression(log_p - log_q, labels[possible], weight, least, 1 - least)

@@ -43,7 +43,7 @@ def fit_by_class(
     """
     first = focal_fit or temperature_fit
     first_stage = partial(maps.focal_temperature_scaling, gamma=first.gamma, temperature=first.temperature)
-    log_probs = blocks.mapped(first_stage, np.asarray(logits))
+    log_probs = blocks.mapped(first_stage, logits)
     classes, name = logits.shape[-1], "weights" if full else "scales"
     identity = np.eye(classes) if full else np.ones(classes)
     strength = classes / np.sum(weights, dtype=np.float64)
@@ -52,21 +52,21 @@ def fit_by_class(
     begin = np.zeros_like(ridge)
     if start is not None:
         begin = np.concatenate([(start[name] - identity).reshape(classes, -1), start["biases"][:, None]], axis=1)
-    found = linear.fit(log_probs, labels, weights, ridge, begin)
-    change, biases = found.change[:, :-1].reshape(identity.shape), found.change[:, -1]
+    changes, converged = linear.fit(log_probs, labels, weights, ridge, begin)
+    change, biases = changes[:, :-1].reshape(identity.shape), changes[:, -1]
     return {
         **({"gamma": first.gamma} if focal_fit else {}),
         "temperature": first.temperature,
         name: (identity + change).astype(logits.dtype),
         "biases": biases.astype(logits.dtype),
-        "converged": np.bool_(first.converged and found.converged),
+        "converged": first.converged and converged,
     }
 
 
 def fit_loss_implied_temperature(logits, labels, *, criterion, weights, trained_gamma) -> Params:
     """The T of `loss_implied_temperature_scaling` with the least NLL; "gamma" is `trained_gamma`."""
-    gamma = np.asarray(trained_gamma, np.asarray(logits).dtype)
-    fit = focal.temperature_fit(maps.focal_temperature_scaling(np.asarray(logits), gamma, 1.0), labels, weights)
+    gamma = np.asarray(trained_gamma, logits.dtype)
+    fit = focal.temperature_fit(maps.focal_temperature_scaling(logits, gamma, 1.0), labels, weights)
     return {"gamma": gamma, "temperature": fit.temperature, "converged": fit.converged}
 
 
@@ -80,12 +80,16 @@ def fit_ensemble_temperature(logits, labels, *, criterion, weights, temperature_
     Source: Zhang, Kailkhura & Han, arXiv 2003.07329, section 3.2; they minimise over the shares by SLSQP, here it is
     expectation maximisation.
     """
-    parts = maps.ensemble_parts(np.asarray(logits), temperature_fit.temperature)
+    parts = maps.ensemble_parts(logits, temperature_fit.temperature)
     given, weight = stacking.likelihoods(parts, labels, weights)
+    # EM may stop before it is as good as the temperature alone, which is one of its points
     shares, alone = stacking.mixture_shares(given, weight, most_steps=_MOST_STEPS), np.array([1.0, 0, 0])
     best = min((alone, shares), key=lambda point: -(weight @ np.log(np.maximum(point @ given, 1e-300))))
-    shares, converged = best.astype(np.float32), temperature_fit.converged
-    return {"temperature": temperature_fit.temperature, "shares": shares, "converged": converged}
+    return {
+        "temperature": temperature_fit.temperature,
+        "shares": best.astype(np.float32),
+        "converged": temperature_fit.converged,
+    }
 
 
 def fit_histogram_binning(logits, labels, *, criterion, weights, num_bins) -> Params:
@@ -105,6 +109,7 @@ def fit_histogram_binning(logits, labels, *, criterion, weights, num_bins) -> Pa
     log_odds = maps.top_log_odds(log_probs, maps.top_class(logits))[:, 0]
     order = np.argsort(log_odds, kind="stable")
     low, high = log_odds[order][:-1], log_odds[order][1:]
+    # an edge lies only between log-odds that differ by more than two ways of computing them do
     places = np.flatnonzero(high - low > _ROUNDING * np.finfo(low.dtype).eps * np.maximum(np.abs(low), 1))
     mass = np.cumsum(weights[order])
     quantiles = np.searchsorted(mass * num_bins, mass[-1] * np.arange(1, num_bins, dtype=mass.dtype))
@@ -124,11 +129,10 @@ def fit_isotonic(logits, labels, *, criterion, weights) -> Params:
 
     Source: as `isotonic_calibration`.
     """
-    logits, labels, weight = map(np.asarray, (logits, labels, weights))
     log_probs = maps.temperature_scaling(logits, 1.0)
-    shares = np.eye(logits.shape[1], dtype=weight.dtype)[labels] if labels.ndim == 1 else labels
+    shares = np.eye(logits.shape[1], dtype=weights.dtype)[labels] if labels.ndim == 1 else labels
     possible = log_probs > -np.inf
-    counted = np.broadcast_to(weight[:, None], shares.shape)[possible]
+    counted = np.broadcast_to(weights[:, None], shares.shape)[possible]
     return isotonic_regression(log_probs[possible], shares[possible], counted, 1 / (counted.sum() + 2), 1)
 
 
@@ -138,6 +142,7 @@ def isotonic_regression(scores, outcomes, weight, least, most) -> Params:
     counts = np.bincount(place, weight)
     shares = np.bincount(place, weight * outcomes) / counts
     shares = optimize.isotonic_regression(shares, weights=counts).x.clip(least, most)
+    # interpolation needs no more than the two ends of each flat step
     ends = np.diff(shares, prepend=np.nan, append=np.nan) != 0  # of the steps
     kept = ends[1:] | ends[:-1]
     found = {"thresholds": scores[kept], "probabilities": shares[kept]}

@@ -2,8 +2,6 @@
 
 from focalgeo.calibration.maps.focal import (
     FAR,
-    Ascending,
-    Rows,
     binary_focal_calibration,
     ensemble_parts,
     ensemble_temperature_scaling,
@@ -19,7 +17,6 @@ from focalgeo.calibration.maps.focal import (
     loss_implied_temperature_scaling,
     normalised_possible,
     quiet,
-    rows_beside,
     scaled,
     surprise_ratio,
     temperature_scaling,

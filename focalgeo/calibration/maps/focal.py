@@ -416,8 +416,22 @@ def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
 def _inverse(log_probs, gamma):
     top = top_class(log_probs)
     behind = jnp.where(top, FAR, log_probs - jnp.max(log_probs, axis=-1, keepdims=True))
-    log_odds, others = _solve(jnp.maximum(behind, FAR), gamma)
-    others = jnp.where(top, -jnp.inf, others)
+    behind = jnp.maximum(behind, FAR)
+    rivals = jax.nn.logsumexp(behind, axis=-1, keepdims=True)
+    low = jnp.full_like(rivals, -np.log(behind.shape[-1] - 1))
+    high = jnp.maximum(-rivals, 0)  # p_top >= q_top wherever q_top >= 1/2
+    start = jnp.clip((high + jnp.log1p(gamma)) / (1 + gamma), low, high)
+
+    def residual(log_odds):
+        log_top, slope_top = _weight_and_slope(log_odds, gamma)
+        others = _others(log_top + behind, gamma)
+        slope = _weight_and_slope(others - jnp.log1p(-jnp.exp(others)), gamma)[1] / (1 - jnp.exp(others))
+        total = jax.nn.logsumexp(others, axis=-1, keepdims=True)
+        rate = slope_top * jnp.sum(jnp.exp(others - total) / slope, axis=-1, keepdims=True)
+        return total + jax.nn.softplus(log_odds), rate + jax.nn.sigmoid(log_odds)
+
+    log_odds = newton_in_bracket(residual, start, low, high)
+    others = jnp.where(top, -jnp.inf, _others(_weight_and_slope(log_odds, gamma)[0] + behind, gamma))
     top_score = log_odds + jax.nn.logsumexp(others, axis=-1, keepdims=True)
     log_q = normalised(jnp.where(top, top_score, others), top)
     return jnp.where(log_probs == -jnp.inf, log_probs, log_q)
@@ -431,7 +445,12 @@ def _inverse_jvp(primals, tangents):
     """
     log_probs, gamma = primals
     log_q = _inverse(log_probs, gamma)
-    log_odds, log_complement = _class_log_odds(log_q, top_class(log_probs))
+    # log-odds of every class and log(1 - q), finite, and exact at the top as elsewhere
+    top = top_class(log_probs)
+    at_top, finite = jnp.minimum(top_log_odds(log_q, top), -FAR), jnp.where(top, -1.0, jnp.maximum(log_q, FAR))
+    log_complement = jnp.log1p(-jnp.exp(finite))
+    log_odds = jnp.where(top, at_top, finite - log_complement)
+    log_complement = jnp.where(top, log_sigmoid(-at_top), log_complement)
     ratio, excess = _ratio_and_excess(log_odds, gamma)
     damping = jnp.exp(-jnp.clip(log_odds, 0, _LARGEST_EXPONENT))  # 1 where e^r < 1, so that e^r stays in range
     growth = jnp.exp(jnp.minimum(log_odds, 0))
@@ -441,37 +460,6 @@ def _inverse_jvp(primals, tangents):
     change = jnp.where(log_q == -jnp.inf, 0, tangents[0]) - shift * tangents[1]
     mean = jnp.sum(weights * change, axis=-1, keepdims=True)
     return log_q, damping / slope * (change - mean)
-
-
-def _class_log_odds(log_q, top):
-    """Log-odds of every class and log(1 - q), both [..., classes] and finite; exact at the top as elsewhere."""
-    space = namespace(log_q)
-    at_top = space.minimum(top_log_odds(log_q, top), -FAR)
-    finite = space.where(top, -1.0, space.maximum(log_q, FAR))
-    log_complement = space.log1p(-space.exp(finite))
-    return (
-        space.where(top, at_top, finite - log_complement),
-        space.where(top, log_sigmoid(-at_top), log_complement),
-    )
-
-
-def _solve(behind, gamma):
-    """Log-odds of the top class, [..., 1], and log q of the others, from log p_j - log p_top (FAR at the top)."""
-    rivals = jax.nn.logsumexp(behind, axis=-1, keepdims=True)
-    low = jnp.full_like(rivals, -jnp.log(float(behind.shape[-1] - 1)))
-    high = jnp.maximum(-rivals, 0)  # p_top >= q_top wherever q_top >= 1/2
-    start = jnp.clip((high + jnp.log1p(gamma)) / (1 + gamma), low, high)
-
-    def residual(log_odds):
-        log_top, slope_top = _weight_and_slope(log_odds, gamma)
-        others = _others(log_top + behind, gamma)
-        slope = _weight_and_slope(others - jnp.log1p(-jnp.exp(others)), gamma)[1] / (1 - jnp.exp(others))
-        total = jax.nn.logsumexp(others, axis=-1, keepdims=True)
-        rate = slope_top * jnp.sum(jnp.exp(others - total) / slope, axis=-1, keepdims=True)
-        return total + jax.nn.softplus(log_odds), rate + jax.nn.sigmoid(log_odds)
-
-    log_odds = newton_in_bracket(residual, start, low, high)
-    return log_odds, _others(_weight_and_slope(log_odds, gamma)[0] + behind, gamma)
 
 
 def _others(log_weight, gamma):
@@ -497,7 +485,7 @@ def _weight_and_slope(log_odds, gamma):
 
 def _ratio_and_excess(log_odds, gamma):
     """The ratio u of `surprise_ratio`, and what gamma adds to the derivative of log h by the log-odds."""
-    ratio, p = surprise_ratio(log_odds), namespace(log_odds).exp(log_sigmoid(log_odds))
+    ratio, p = surprise_ratio(log_odds), jax.nn.sigmoid(log_odds)
     return ratio, gamma * (p - (ratio - p) / (1 + gamma * ratio))
 
 
@@ -520,6 +508,7 @@ def surprise_ratio(log_odds):
 
 def _focal(scores, gamma, top):
     """The focal map of softmax(scores), where `top` marks one largest entry of each row."""
+    # on the host temperature scaling is spared the focal weights, which are all 1
     if isinstance(scores, np.ndarray) and np.ndim(gamma) == 0 and gamma == 0:
         return normalised(np.where(_has_top(scores), scores, np.nan), top)
     space = namespace(scores)
@@ -534,6 +523,7 @@ def normalised(scores, top):
     """log_softmax of scores whose top entry keeps its 1 - p; the others stay below it, whatever rounding does."""
     log_odds, rest = _odds_and_rest(scores, top)
     space, log_top = namespace(scores), log_sigmoid(log_odds)
+    # a class that ties with the top one by rounding alone would change the predicted class
     bound = space.nextafter(_constant(log_top), space.full_like(log_top, -np.inf))
     return space.where(top, log_top, rest - space.maximum(_constant(rest) - bound, 0))
 

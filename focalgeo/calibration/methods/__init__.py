@@ -8,8 +8,5 @@ from focalgeo.calibration.methods.table import (
     ConvergenceWarning,
     Fitted,
     Method,
-    calibrator_json,
     group_names,
-    plain_numbers,
-    read_calibrator,
 )

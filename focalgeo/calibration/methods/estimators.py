@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
-from sklearn.model_selection import check_cv, cross_val_predict
+from sklearn.model_selection import cross_val_predict
 from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter, indexable, validate_data
@@ -45,6 +45,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
             mend = _TWO_COLUMNS if logits.shape[1] == 1 else "give all classes as `classes`, or mend the columns"
             columns = f"logits have {logits.shape[1]} columns (n_features = {logits.shape[1]})"
             raise InputError(f"{columns}, and there are {len(self.classes_)} classes: {mend}")
+        # a label beyond the last class gets the last one's place, where the comparison finds it out
         index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         unknown = labels[self.classes_[index] != labels]
         if unknown.size:
@@ -64,7 +65,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         """Calibrated log-probabilities, float32 [examples, classes]; they keep what probabilities round to 0 or 1."""
         check_is_fitted(self)
         fitted = Fitted(METHODS[self._method], None, self.params_, len(self.classes_))
-        return np.asarray(fitted.predict_log_proba(self._logits(logits)))
+        return fitted.predict_log_proba(self._logits(logits))
 
     def predict_proba(self, logits: Array) -> np.ndarray:
         """Calibrated probabilities, float64 [examples, classes], of the classes in the order of `classes_`."""
@@ -116,7 +117,7 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
 
         The weights [examples] are those of the calibration, and of the estimator where its `fit` takes them.
         """
-        checks.check_choice("method", self.method, tuple(METHODS))
+        checks.check_choice("method", self.method, METHODS)
         self._method = self.method
         check_classification_targets(y)
         X, y, sample_weight = indexable(X, column_or_1d(y, warn=True), sample_weight)
@@ -128,10 +129,10 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
             weighted = sample_weight is not None and has_fit_parameter(self.estimator, "sample_weight")
             params = {"sample_weight": sample_weight} if weighted else {}
             self.estimator_ = clone(self.estimator).fit(X, y, **params)
-            cv, output = check_cv(self.cv, y, classifier=True), _output(self.estimator_)
+            output = _output(self.estimator_)
             with np.errstate(divide="ignore"):
                 scores = cross_val_predict(
-                    self.estimator, X, y, cv=cv, method=output, params=params, n_jobs=self.n_jobs
+                    self.estimator, X, y, cv=self.cv, method=output, params=params, n_jobs=self.n_jobs
                 )
             logits = _as_logits(scores, output)
         self.classes_ = self.estimator_.classes_
@@ -201,6 +202,7 @@ def _estimator(name: str, method: str, *options: str) -> type[_Calibrator]:
 
     keywords = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=defaults[key]) for key in defaults]
     signature = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *keywords])
+    # scikit-learn reads an estimator's options from its constructor's signature
     construct.__signature__ = signature
     doc = _DOC.format(title=METHODS[method].title, method=method, name=name)
     members = {"__init__": construct, "__doc__": doc, "__module__": __name__, "_method": method}

@@ -20,6 +20,8 @@ from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, Convergen
 from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels, Weights
 from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
 
+Methods = Mapping[str, Method]
+
 _MOST_FOLDS = 10_000  # fits are made for each
 _NUM_FOLDS = 5  # of the examples, where a method needs held-out ones and none are given
 
@@ -59,7 +61,7 @@ def _why_refused(method, trained_gamma, num_classes):
     return ""
 
 
-def usable(methods: Mapping[str, Method], settings: Mapping[str, Any], num_classes: int) -> dict[str, Method]:
+def usable(methods: Methods, settings: Mapping[str, Any], num_classes: int) -> dict[str, Method]:
     """The methods that take so many classes, and need no gamma of the training that `settings` does not give.
 
     Example:
@@ -71,7 +73,7 @@ def usable(methods: Mapping[str, Method], settings: Mapping[str, Any], num_class
     return {name: method for name, method in methods.items() if not _why_refused(method, gamma, num_classes)}
 
 
-def check_usable(methods: Mapping[str, Method], trained_gamma: float | None, num_classes: int) -> None:
+def check_usable(methods: Methods, trained_gamma: float | None, num_classes: int) -> None:
     """Refuse methods that are not `usable`."""
     for method in methods.values():
         if why := _why_refused(method, trained_gamma, num_classes):
@@ -124,7 +126,7 @@ def fit(
         >>> print(fitted.predict_proba(logits[:1]).round(4))
         [[0.6759 0.2394 0.0848]]
     """
-    checks.check_choice("the method", name, tuple(METHODS))
+    checks.check_choice("the method", name, METHODS)
     method = METHODS[name]
     criteria = method.criteria[:1] if criterion is None else (criterion,)
     if criterion is not None:
@@ -143,7 +145,7 @@ def fit(
 
 
 def fit_methods(
-    methods: Mapping[str, Method],
+    methods: Methods,
     logits: Logits,
     labels: SoftLabels,
     *,
@@ -179,10 +181,12 @@ def _checked(methods, logits, labels, settings, mask, weights):
     examples = checks.predicted_logits(logits, labels, mask, weights, soft=True, stacklevel=4)
     check_usable(methods, settings.trained_gamma, examples.rows.shape[-1])
     for name, method in methods.items() if examples.labels.ndim == 2 else ():
-        by_classes = (
-            name == "histogram_binning" or method.most_classes == 2 or {*criteria_of(method, settings)} - {"nll"}
-        )
-        if by_classes or ("members" in method.options and examples.rows.shape[1] == 2):  # some members are by classes
+        if (
+            name == "histogram_binning"
+            or method.most_classes == 2
+            or {*criteria_of(method, settings)} - {"nll"}
+            or ("members" in method.options and examples.rows.shape[1] == 2)  # some members are by classes
+        ):
             raise InputError(f"labels are soft, which {name} does not take: fit by NLL, or give classes")
     return examples, settings
 
@@ -202,43 +206,29 @@ def fit_all(methods, examples, settings, *, searches=None, starts=None, mixed=No
     plan = [
         (method, criterion) for method in methods.values() for criterion in criteria_of(method, settings) or (None,)
     ]
-    searches = searches or search_all(methods, examples, settings)
-    on_host, starts = blocks.on_host(examples), starts or {}
-    names, rows_of = _groups(examples, settings.group)
-    examples = on_host
+    searches, starts = searches or search_all(methods, examples, settings), starts or {}
+    logits, labels, weight = on_host = blocks.on_host(examples)
+    names, index = np.unique(group_names(settings.group, examples.weight.shape), return_inverse=True)
+    index = index[examples.weight > 0]
+    shared = {"searches": searches, "group": [np.flatnonzero(index == number) for number in range(len(names))]}
     needed = {option for method, criterion in plan if criterion == "nll" for option in method.options}
-    shared = {"searches": searches, "group": rows_of, **_by_nll(needed, examples, starts)}
-    logits, labels, weight = examples
+    # the fits by least NLL that several methods go on from
+    if needed & {"temperature_fit", "focal_fit"}:
+        near = starts.get(("temperature_scaling", "nll"))
+        shared["temperature_fit"] = focal.temperature_fit(*on_host, near)
+    if "focal_fit" in needed:
+        near = starts.get(("focal_temperature_scaling", "nll"))
+        shared["focal_fit"] = focal.focal_fit(*on_host, shared["temperature_fit"], near)
     fitted = []
     for method, criterion in plan:
         if "members" in method.options:
-            shared["members"] = mixed or _members(fitted, examples, settings)
+            shared["members"] = mixed or _members(fitted, on_host, settings)
         known = settings._asdict() | shared | {"start": starts.get((method.name, criterion))}
         options = {option: known.get(option) for option in method.options}
         params = method.fit(logits, labels, criterion=criterion, weights=weight, **options)
-        of_groups = names if "group" in method.options else None
+        of_groups = tuple(names.tolist()) if "group" in method.options else None
         fitted.append(Fitted(method, criterion, params, logits.shape[-1], of_groups))
     return fitted
-
-
-def _groups(examples, group):
-    """The names of the groups in order, one if there is none, and the places of each one's among what counts."""
-    names, index = np.unique(group_names(group, examples.weight.shape), return_inverse=True)
-    index = index[np.asarray(examples.weight > 0)]
-    return tuple(names.tolist()), [np.flatnonzero(index == number) for number in range(len(names))]
-
-
-def _by_nll(needed, examples, starts):
-    """The fits by least NLL that several methods go on from, as far as they are needed."""
-    shared = {}
-    if needed & {"temperature_fit", "focal_fit"}:
-        near = starts.get(("temperature_scaling", "nll"))
-        shared["temperature_fit"] = focal.temperature_fit(*examples, near and float(near["temperature"]))
-    if "focal_fit" in needed:
-        near = starts.get(("focal_temperature_scaling", "nll"))
-        start = near and (near["gamma"], near["temperature"])
-        shared["focal_fit"] = focal.focal_fit(*examples, shared["temperature_fit"], start)
-    return shared
 
 
 def _members(fitted, examples, settings, held_out=None):
@@ -283,9 +273,7 @@ def surfaces(searches: Mapping[str, GridSearch], settings: Mapping[str, Any]) ->
     return grid | eces | {"nll": np.asarray(searches["ece"].nll)}
 
 
-def searched(
-    methods: Mapping[str, Method], logits: Logits, labels: Labels, *, settings: Mapping[str, Any]
-) -> dict[str, GridSearch]:
+def searched(methods: Methods, logits: Logits, labels: Labels, *, settings: Mapping[str, Any]) -> dict[str, GridSearch]:
     """The searches of the grid that `fit_methods` makes with these arguments, which takes them as "searches".
 
     Example:
@@ -331,7 +319,7 @@ def cross_fit(methods, examples, settings, fold, starts=None) -> list[Calibrated
     stacking the members, which are to be among the methods, are so fitted, and its shares are those of the other folds.
     """
     single, mixtures = _parted(methods)
-    rows, calibrated = np.asarray(examples.rows), []
+    rows, calibrated = examples.rows, []
     group = group_names(settings.group, examples.weight.shape)
     for index in tqdm(range(fold.max() + 1), "cross-fitting", **BAR):
         inside = fold == index
@@ -340,9 +328,16 @@ def cross_fit(methods, examples, settings, fold, starts=None) -> list[Calibrated
         calibrated = calibrated or [Calibrated(fit.method, fit.criterion, np.empty_like(rows)) for fit in fitted]
         for fit, held_out in zip(fitted, calibrated, strict=True):
             held_out.log_probs[inside] = fit.applied(rows[inside], group[inside])
-    return calibrated + [
-        Calibrated(method, "nll", _stacked(of_members(calibrated), examples, fold)) for method in mixtures.values()
-    ]
+    members = of_members(calibrated)
+    for method in mixtures.values():
+        (given, weight), rows = stacking.likelihoods(members, *examples[1:]), np.empty_like(rows)
+        # in each fold the shares of the others: examples of the fold have told nothing of its mixture
+        for index in range(fold.max() + 1):
+            inside = fold == index
+            shares = stacking.mixture_shares(given, np.where(inside, 0, weight), stacking.PRIOR / rows.shape[1])
+            rows[inside] = stacking.mixed([member[inside] for member in members], shares)
+        calibrated.append(Calibrated(method, "nll", rows))
+    return calibrated
 
 
 def _parted(methods):
@@ -351,14 +346,13 @@ def _parted(methods):
     return single, {name: method for name, method in methods.items() if name not in single}
 
 
-def fit_and_cross_fit(
-    methods, examples, settings, fold, crossed=None, searches=None
-) -> tuple[list[Fitted], list[Calibrated]]:
-    """`fit_all` of all methods, and `cross_fit` of `crossed`, or of them, from there; stacking shares the held-out."""
+def fit_and_cross_fit(methods, examples, settings, fold, crossed, searches) -> tuple[list[Fitted], list[Calibrated]]:
+    """`fit_all` of all methods, and `cross_fit` of `crossed` from there; stacking shares the held-out."""
     single, mixtures = _parted(methods)
     fitted = fit_all(single, examples, settings, searches=searches)
+    # a fold's fit goes on from that of all examples, which is a step or two away
     starts = {(fit.method.name, fit.criterion): fit.params for fit in fitted}
-    held_out = cross_fit(crossed or methods, examples, settings, fold, starts)
+    held_out = cross_fit(crossed, examples, settings, fold, starts)
     if mixtures:
         mixed = _members(fitted, examples, settings, of_members(held_out))
         fitted += fit_all(mixtures, examples, settings, mixed=mixed)
@@ -369,13 +363,3 @@ def of_members(calibrated: Sequence[Calibrated]) -> list[np.ndarray]:
     """The log-probabilities by the members of stacking."""
     known = {part.method.name: part.log_probs for part in calibrated if part.criterion in ("nll", None)}
     return [known[name] for name in MEMBERS if name in known]
-
-
-def _stacked(log_probs, examples, fold):
-    """Mixtures of the members' log-probabilities, in each fold with the shares of the others."""
-    (given, weight), rows = stacking.likelihoods(log_probs, *examples[1:]), np.empty_like(log_probs[0])
-    for index in range(fold.max() + 1):
-        inside = fold == index
-        shares = stacking.mixture_shares(given, np.where(inside, 0, weight), stacking.PRIOR / rows.shape[1])
-        rows[inside] = stacking.mixed([member[inside] for member in log_probs], shares)
-    return rows

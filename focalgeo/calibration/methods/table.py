@@ -50,6 +50,7 @@ class Method(NamedTuple):
         """`apply`, by which a class whose logit is -inf has no share, whatever that makes of it."""
         if getattr(self.apply, "func", self.apply) in (_applied, _apply_stacking):  # built of maps, which see to it
             return self.apply(params, logits)
+        # a score far below the top stands for -inf, which a formula may multiply by 0
         possible = logits > -np.inf
         top = namespace(logits).max(logits, axis=-1, keepdims=True)
         try:
@@ -106,13 +107,11 @@ class Fitted(NamedTuple):
             if isinstance(logits, np.ndarray) and logits.ndim == 2:
                 return blocks.mapped(partial(self.method.log_probs, self.params), logits)
             return self.method.log_probs(self.params, logits)
-        groups, names = np.array(self.groups), group_names(group, logits.shape[:-1])  # sorted, as np.unique gave them
-        index = np.searchsorted(groups, names).clip(max=len(groups) - 1)
-        if (unknown := names[groups[index] != names]).size:
+        names = group_names(group, logits.shape[:-1])
+        if unknown := {*np.unique(names).tolist()} - {*self.groups}:
             known = ", ".join(self.groups[:5])
-            raise InputError(
-                f"group {min(unknown.tolist())!r} has no numbers of its own: give group, names such as {known}"
-            )
+            raise InputError(f"group {min(unknown)!r} has no numbers of its own: give group, names such as {known}")
+        index = np.searchsorted(self.groups, names)  # they are sorted, as np.unique gave them
         params = {name: np.asarray(value)[index] for name, value in self.params.items() if np.ndim(value)}
         return self.method.log_probs(params, logits)
 
@@ -249,21 +248,17 @@ def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
         with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused below
             params = {name: np.asarray(value, np.float32) for name, value in stored.parameters.items()}
         fitted = Fitted(METHODS[stored.method], stored.criterion, params, stored.num_classes, stored.groups)
-        works = _works(fitted)
+        # that it gives log-probabilities, and keeps the predicted class where the method promises that
+        logits = np.zeros((2, 1, fitted.num_classes), np.float32)  # so that no parameter can have a number for each row
+        logits[1, 0, 0] = 100
+        log_probs = np.asarray(fitted.applied(logits, fitted.groups and fitted.groups[0]), np.float64)
+        works = log_probs.shape == logits.shape and np.allclose(np.exp(log_probs).sum(axis=-1), 1, atol=1e-3)
+        works &= not fitted.method.keeps_class or log_probs[1].max() == log_probs[1, 0, 0]
     except (OSError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(f"cannot read {path} as a calibrator.json: {error}; write it anew") from error
     if not works:
         raise InputError(f"{path} holds parameters that its method cannot be applied with: write it anew")
     return fitted
-
-
-def _works(fitted):
-    """Whether it gives log-probabilities, and keeps the predicted class where the method promises that."""
-    logits = np.zeros((2, 1, fitted.num_classes), np.float32)  # so that no parameter can have a number for each row
-    logits[1, 0, 0] = 100
-    log_probs = np.asarray(fitted.applied(logits, fitted.groups and fitted.groups[0]), np.float64)
-    kept = not fitted.method.keeps_class or log_probs[1].max() == log_probs[1, 0, 0]
-    return kept and log_probs.shape == logits.shape and np.allclose(np.exp(log_probs).sum(axis=-1), 1, atol=1e-3)
 
 
 def _fit_nothing(logits, labels, *, criterion, weights):

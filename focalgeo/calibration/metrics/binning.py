@@ -25,7 +25,9 @@ Mask = Shaped[Array, " examples"] | None  # bool: which examples count; None is 
 Weights = Shaped[Array, " examples"] | None  # 0 or more: how often each example counts; None is once
 Scalar = Float[Array, ""]
 Numbers = Float[Array, " examples"]
+Came = Bool[Array, " examples"]  # whether each event came true
 Sums = Float[Array, "*classes bins"]
+PerBin = Float[Array, " bins"]
 
 ON_EDGE = 1e-6  # within which a value counts as on an edge: exp(log p) is off by up to 1.3e-7 in float32
 _RUN = 64  # numbers that one product adds up
@@ -35,19 +37,22 @@ EQUAL = 2**-21  # within which two values count as equal: see ON_EDGE
 class Reliability(NamedTuple):
     """The bins of a reliability diagram; means of an empty bin are NaN and its count is 0."""
 
-    count: Float[Array, " bins"]  # examples in the bin
-    confidence: Float[Array, " bins"]  # mean predicted probability
-    accuracy: Float[Array, " bins"]  # share of examples that came true
-    lower: Float[Array, " bins"]  # equal width: the bin is (lower, upper]; equal mass: least and largest confidence
-    upper: Float[Array, " bins"]
+    count: PerBin  # examples in the bin
+    confidence: PerBin  # mean predicted probability
+    accuracy: PerBin  # share of examples that came true
+    lower: PerBin  # equal width: the bin is (lower, upper]; equal mass: least and largest confidence
+    upper: PerBin
 
 
 class Events(NamedTuple):
     """A probability of an event for each example, whether it came true, and the example's weight."""
 
     p: Numbers
-    correct: Bool[Array, " examples"]
+    correct: Came
     weight: Numbers
+
+
+EventsOf = Callable[[checks.Examples], Events]
 
 
 class Summed(NamedTuple):
@@ -107,7 +112,7 @@ def named_empty(bins: Reliability) -> Reliability:
         return bins._replace(confidence=bins.confidence + nothing, accuracy=bins.accuracy + nothing)
 
 
-def equal_width(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
+def equal_width(p: Numbers, correct: Came, weight: Numbers, num_bins: int) -> Reliability:
     """`reliability` of events, with 0 for the means of an empty bin."""
     return bins_of(*bin_sums(Events(p, correct, weight), num_bins))
 
@@ -130,9 +135,7 @@ def _means(count, *sums):
     return (total / jnp.where(count > 0, count, 1) for total in sums)
 
 
-def residual_sums(
-    p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int
-) -> Float[Array, " bins"]:
+def residual_sums(p: Numbers, correct: Came, weight: Numbers, num_bins: int) -> PerBin:
     """Sums of event - p in the bins of `equal_width`: their sizes over the weights' sum make an expected gap.
 
     Many classes under many resamples ask for no more than these, in a third of the time of the bins' three means.
@@ -152,7 +155,7 @@ def inner_ends(num_bins, dtype):
     return (np.arange(1, num_bins) / num_bins + ON_EDGE).astype(dtype)
 
 
-def equal_mass(p: Numbers, correct: Bool[Array, " examples"], weight: Numbers, num_bins: int) -> Reliability:
+def equal_mass(p: Numbers, correct: Came, weight: Numbers, num_bins: int) -> Reliability:
     """`adaptive_reliability` of events, with 0 for the means of an empty bin."""
     order = jnp.argsort(p, stable=True)
     ordered, times = p[order], weight[order]
@@ -204,7 +207,7 @@ def gap(bins: Reliability) -> Sums:
     return jnp.abs(bins.accuracy - bins.confidence)
 
 
-def bin_mean(bins: Reliability, values: Float[Array, " bins"]) -> Scalar:
+def bin_mean(bins: Reliability, values: PerBin) -> Scalar:
     """Mean of a value of each bin, by the examples that it holds."""
     return jnp.sum(bins.count * values) / jnp.sum(bins.count)
 
@@ -233,15 +236,13 @@ def mean_of(values: Callable[[checks.Examples], Numbers], *, soft: bool = False)
     return Summed(lambda examples: weighted_sums(values(examples), examples.weight), jnp.divide, soft)
 
 
-def of_bins(events: Callable[[checks.Examples], Events], num_bins: int, value: Callable[[Reliability], PyTree]) -> Any:
+def of_bins(events: EventsOf, num_bins: int, value: Callable[[Reliability], PyTree]) -> Any:
     """The `Summed` of a function of the bins of `equal_width`, which has 0 for the means of an empty bin."""
     checks.check_bins(num_bins)
     return Summed(lambda examples: bin_sums(events(examples), num_bins), lambda *sums: value(bins_of(*sums)))
 
 
-def of_residuals(
-    events: Callable[[checks.Examples], Events], num_bins: int, value: Callable[[Array, Array], Scalar]
-) -> Any:
+def of_residuals(events: EventsOf, num_bins: int, value: Callable[[Array, Array], Scalar]) -> Any:
     """The `Summed` of a function of `residual_sums` and of the number of examples."""
     checks.check_bins(num_bins)
     return Summed(lambda examples: (residual_sums(*events(examples), num_bins), jnp.sum(examples.weight)), value)

@@ -29,6 +29,8 @@ _AT_ONCE, _EXAMPLES_AT_ONCE = 8, 2**20  # resamples, and examples of all of them
 MOST_COUNTS = 2**26  # of examples in resamples, held at once, in 64 MB, of clusters 256: one sort serves them
 _LARGE = 2**24  # numbers of a table that are measured by itself
 
+Draws = Float[Array, " resamples"]
+
 
 @np.errstate(all="ignore")
 def wilson_interval(
@@ -117,38 +119,32 @@ def _bootstrapped(metric, tables, labels, key, clusters, num_resamples):
     return found
 
 
-def estimated(
-    value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, clusters: Clusters | None = None
-) -> Estimate:
+def estimated(value: Scalar, draws: Draws, *, num_examples: int, clusters: Clusters | None = None) -> Estimate:
     """The Estimate of `bootstrap`, from a metric's value on the data and its values on the resamples.
 
     A resample on which the metric is NaN does not count: the metric is undefined there, as an AUROC of all right.
     """
     spread, quantile = student(clusters)
+    deviations = spread * quantile
     with np.errstate(all="ignore"):
-        low, high = _bias_corrected(draws, value, spread * quantile)
+        # a normal interval around the value less its bootstrap bias, on the scale that suits the draws
+        low, high = _normal_interval(draws**2, value**2, deviations)
+        biased = np.nanmean(draws) - value > np.nanstd(draws) / 2  # a mean, such as the Brier score, is not
+        positive = value > 0 and np.nanmin(draws) > 0
+        if biased and np.nanmin(draws) >= 0 and low <= 0:
+            low, high = 0.0, np.sqrt(max(high, 0.0))  # of squares where 0 is within reach
+        # of logarithms where a positive mean is skewed to the right: asking for more of the skewness than its sign
+        # would leave out just the samples whose interval is too narrow
+        elif positive and not biased and np.nanmean((draws - np.nanmean(draws)) ** 3) > 0:
+            low, high = np.exp(_normal_interval(np.log(draws), np.log(value), deviations))
+        else:
+            low, high = _normal_interval(draws, value, deviations)
         return Estimate(value, spread * np.nanstd(draws, ddof=1), low, high, np.int32(num_examples))
 
 
 def student(clusters: Clusters | None) -> tuple[Array | float, Array | float]:
     """By what a standard deviation over resamples is multiplied, and how many of these are half an interval."""
     return (1.0, Z95) if clusters is None else (clusters.spread, clusters.quantile)
-
-
-def _bias_corrected(draws, value, deviations):
-    """Normal interval around the value less its bootstrap bias, on the scale that suits the draws.
-
-    Of squares where 0 is within reach, of logarithms where a positive mean is skewed to the right: asking for more of
-    the skewness than its sign would leave out just the samples whose interval is too narrow.
-    """
-    low, high = _normal_interval(draws**2, value**2, deviations)
-    biased = np.nanmean(draws) - value > np.nanstd(draws) / 2  # a mean, such as the Brier score, is not
-    if biased and np.nanmin(draws) >= 0 and low <= 0:
-        return 0.0, np.sqrt(max(high, 0.0))
-    positive = value > 0 and np.nanmin(draws) > 0
-    if positive and not biased and np.nanmean((draws - np.nanmean(draws)) ** 3) > 0:
-        return np.exp(_normal_interval(np.log(draws), np.log(value), deviations))
-    return _normal_interval(draws, value, deviations)
 
 
 def _normal_interval(draws, value, deviations):
@@ -235,14 +231,13 @@ def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
     return np.where(abs(difference) <= noise, np.zeros_like(difference), difference)
 
 
-def compared(
-    value: Float[Array, ""], draws: Float[Array, " resamples"], *, num_examples: int, clusters: Clusters | None = None
-) -> PairedDifference:
+def compared(value: Scalar, draws: Draws, *, num_examples: int, clusters: Clusters | None = None) -> PairedDifference:
     """The PairedDifference of `paired_bootstrap`, from a difference on the data and its values on the resamples."""
     spread, quantile = student(clusters)
     with np.errstate(all="ignore"):
         stderr = spread * np.nanstd(draws, ddof=1)
         z = abs(value) / stderr
+        # one-sided, so that digits of a small p-value are kept
         tail = special.ndtr(-z) if clusters is None else special.stdtr(clusters.worth - 1, -z)
     p_value, half = np.where(value == 0, 1.0, 2 * tail), quantile * stderr
     return PairedDifference(value, stderr, value - half, value + half, p_value, np.int32(num_examples))
@@ -252,8 +247,17 @@ def drawn(programs, tables, labels, key, clusters, num_resamples, others=(), nam
     """Of each table the first program on the examples, and the second on each resample, stacked."""
     labels, parts = jnp.asarray(labels), [[] for _ in tables]
     once = np.ones(len(labels), np.float32) if clusters is None else clusters.counts
+    size = len(labels) if clusters is None else clusters.number
+    bits = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    generator = np.random.default_rng(np.asarray(bits).ravel())
+    # in parts of one size, which one program serves: the last may hold some more resamples than were asked for
+    at_once = -(-num_resamples // -(-num_resamples * len(labels) // MOST_COUNTS))
     with jax.debug_nans(False):  # a metric may have no meaning on these examples, or on a resample
-        for counts in _counts(key, len(labels), clusters, num_resamples, name):
+        for _ in tqdm(range(0, num_resamples, at_once), name, **BAR):
+            times = (np.bincount(generator.integers(size, size=size), minlength=size) for _ in range(at_once))
+            counts = np.stack([each.astype(np.uint8) for each in times])  # above 255 by chance: never
+            if clusters is not None:
+                counts = counts[:, clusters.index] * clusters.counts
             # once is handed in: of constants XLA makes sums that it rounds otherwise
             counts, running = jnp.asarray(counts), []
             for table in tables:
@@ -262,23 +266,10 @@ def drawn(programs, tables, labels, key, clusters, num_resamples, others=(), nam
                 running.append(jax.device_get(found) if np.size(table) > _LARGE else found)
             for part, measured in zip(parts, jax.device_get(running), strict=True):
                 part.append(measured)
-    join = lambda *draws: np.concatenate(draws)[:num_resamples]  # noqa: E731
-    return [(part[0][0], jax.tree.map(join, *(draws for _, draws in part))) for part in parts]
-
-
-def _counts(key, num_examples, clusters, num_resamples, name):
-    """How often each example counts in the resamples, [resamples, examples], in parts of one size.
-
-    The last part may hold some more resamples than were asked for: one program serves all parts.
-    """
-    bits = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    generator = np.random.default_rng(np.asarray(bits).ravel())
-    size = num_examples if clusters is None else clusters.number
-    at_once = -(-num_resamples // -(-num_resamples * num_examples // MOST_COUNTS))
-    for _ in tqdm(range(0, num_resamples, at_once), name, **BAR):
-        drawn = (np.bincount(generator.integers(size, size=size), minlength=size) for _ in range(at_once))
-        counts = np.stack([each.astype(np.uint8) for each in drawn])  # above 255 by chance: never
-        yield counts if clusters is None else counts[:, clusters.index] * clusters.counts
+    return [
+        (part[0][0], jax.tree.map(lambda *draws: np.concatenate(draws)[:num_resamples], *(draws for _, draws in part)))
+        for part in parts
+    ]
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -219,34 +219,6 @@ def log_probabilities(
     return jnp.asarray(floored_log(np.asarray(rows), floor))
 
 
-def _point_sums(examples):
-    p, correct, weight = binning.top_label(examples)
-    counted = weight > 0
-    residual = jnp.where(counted, weight * (correct.astype(p.dtype) - p), 0)
-    position = jnp.where(counted, jnp.clip(p, 0, 1), 0) * _CELLS
-    below = jnp.clip(jnp.floor(position), 0, _CELLS - 1)
-    upper = residual * (position - below)
-    index = below.astype(jnp.int32)
-    points = jnp.zeros(_CELLS + 1, p.dtype).at[index].add(residual - upper).at[index + 1].add(upper)
-    return points, jnp.sum(weight)
-
-
-def _smoothed(points, total):
-    """The integral at its width, of residuals shared between the points."""
-    points = points / total
-    circle = jnp.concatenate([points, points[-2:0:-1]]) / 2  # half at each point and half at its mirror image
-    spectrum = jnp.fft.rfft(circle.at[jnp.array([0, _CELLS])].multiply(2.0))
-    frequency = jnp.arange(spectrum.shape[0], dtype=points.dtype) * jnp.pi
-
-    def error(width):
-        damping = jnp.exp(-((frequency * width) ** 2) / 2)
-        return jnp.sum(jnp.abs(jnp.fft.irfft(spectrum * damping.astype(spectrum.dtype), 2 * _CELLS)))
-
-    ends = jnp.zeros((), points.dtype), jnp.ones((), points.dtype)
-    # the error falls as the width grows
-    return error(bisection(lambda width: error(width) > width, *ends, num_halvings=_HALVINGS))
-
-
 @binning.summed_metric
 def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Smooth ECE of the predicted class: integral over t in [0, 1] of |mean_i K_s(t, p_i) (y_i - p_i)|, as a fraction.
@@ -264,7 +236,33 @@ def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weight
         >>> round(float(calibration.smooth_ece(log_probs, labels)), 4)
         0.1797
     """
-    return Summed(_point_sums, _smoothed)
+
+    def sums(examples):
+        p, correct, weight = binning.top_label(examples)
+        counted = weight > 0
+        residual = jnp.where(counted, weight * (correct.astype(p.dtype) - p), 0)
+        position = jnp.where(counted, jnp.clip(p, 0, 1), 0) * _CELLS
+        below = jnp.clip(jnp.floor(position), 0, _CELLS - 1)
+        upper = residual * (position - below)
+        index = below.astype(jnp.int32)
+        points = jnp.zeros(_CELLS + 1, p.dtype).at[index].add(residual - upper).at[index + 1].add(upper)
+        return points, jnp.sum(weight)
+
+    def smoothed(points, total):
+        points = points / total
+        circle = jnp.concatenate([points, points[-2:0:-1]]) / 2  # half at each point and half at its mirror image
+        spectrum = jnp.fft.rfft(circle.at[jnp.array([0, _CELLS])].multiply(2.0))
+        frequency = jnp.arange(spectrum.shape[0], dtype=points.dtype) * jnp.pi
+
+        def error(width):
+            damping = jnp.exp(-((frequency * width) ** 2) / 2)
+            return jnp.sum(jnp.abs(jnp.fft.irfft(spectrum * damping.astype(spectrum.dtype), 2 * _CELLS)))
+
+        ends = jnp.zeros((), points.dtype), jnp.ones((), points.dtype)
+        # the error falls as the width grows
+        return error(bisection(lambda width: error(width) > width, *ends, num_halvings=_HALVINGS))
+
+    return Summed(sums, smoothed)
 
 
 def debiased_ece(

@@ -40,18 +40,9 @@ _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more s
 
 def class_one(examples: checks.Examples) -> Events:
     """The event that the label is 1, of two classes alone."""
-    rows, labels, weight = _of_two(examples)
+    rows, labels, weight = examples
+    checks.check_array("log_probs", rows, shape=(None, 2))
     return Events(jnp.exp(rows[:, 1]), labels == 1, weight)
-
-
-def _of_two(examples):
-    checks.check_array("log_probs", examples.rows, shape=(None, 2))
-    return examples
-
-
-def _squared_error(examples):
-    p, outcome, _ = class_one(examples)
-    return (p - outcome.astype(p.dtype)) ** 2
 
 
 @summed_metric
@@ -64,7 +55,12 @@ def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weig
         >>> round(float(calibration.binary_brier(two_classes, outcomes)), 4)
         0.225
     """
-    return mean_of(_squared_error)
+
+    def squared_error(examples):
+        p, outcome, _ = class_one(examples)
+        return (p - outcome.astype(p.dtype)) ** 2
+
+    return mean_of(squared_error)
 
 
 @summed_metric
@@ -140,14 +136,16 @@ def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = N
 
 def _recalibrated(examples, *, slope):
     """The coefficient of the log-odds, or of the constant with the log-odds as they are."""
-    rows, labels, weight = _of_two(examples)
-    log_odds, share = jnp.where(weight > 0, rows[:, 1] - rows[:, 0], 0), weight / jnp.sum(weight)
+    _, truth, weight = class_one(examples)
+    # of log p and log(1 - p), which keep what P(1) rounds to 1
+    log_odds = jnp.where(weight > 0, examples.rows[:, 1] - examples.rows[:, 0], 0)
+    share = weight / jnp.sum(weight)
     one, offset = jnp.ones_like(log_odds), jnp.where(slope, 0, log_odds)
     columns = jnp.stack([log_odds, one] if slope else [one])
 
     def objective(point):
         scores = matmul(point, columns) + offset
-        return jnp.sum(share * (jax.nn.softplus(scores) - jnp.where(labels == 1, scores, 0)))
+        return jnp.sum(share * (jax.nn.softplus(scores) - jnp.where(truth, scores, 0)))
 
     def newton_step(point):
         slopes = -jax.grad(objective)(point)
@@ -155,23 +153,22 @@ def _recalibrated(examples, *, slope):
         return step, jnp.sum(slopes * step) / 2
 
     def advance(state):
-        point, value, size, _, count = state
+        point, size, _, count = state
         step, gain = newton_step(point)
         trial = point + size * step
-        tried = objective(trial)
-        lower = tried < value
-        kept = jnp.where(lower, trial, point), jnp.where(lower, tried, value)
-        return *kept, jnp.where(lower, jnp.minimum(4 * size, 1), size / 4), gain, count + 1
+        lower = objective(trial) < objective(point)
+        size = jnp.where(lower, jnp.minimum(4 * size, 1), size / 4)
+        return jnp.where(lower, trial, point), size, gain, count + 1
 
     def going(state):
-        _, _, size, gain, count = state
+        _, size, gain, count = state
         return (gain > _GAIN) & (size > _SMALLEST) & (count < _MOST_STEPS)
 
     start = 0 * columns[:, 0]
     one = jnp.ones_like(start[0])
-    point, value, *_ = jax.lax.while_loop(going, advance, (start, objective(start), one, one, 0))
+    point, *_ = jax.lax.while_loop(going, advance, (start, one, one, 0))
     step, _ = newton_step(point)
-    settled = jnp.all(jnp.abs(step) <= _SETTLED * jnp.abs(point) + _STILL) & jnp.isfinite(value)
+    settled = jnp.all(jnp.abs(step) <= _SETTLED * jnp.abs(point) + _STILL) & jnp.isfinite(objective(point))
     return jnp.where(settled, point + step, jnp.nan)[0]
 
 

@@ -100,24 +100,22 @@ def choose(
     admitted = [fitted for fitted in compared if fitted.method.name not in refused]
     if len(admitted) == 1:
         return Choice(uncalibrated, uncalibrated, refused, test)
+    # differences of so few examples say next to nothing
     if _difference(rows, admitted[1], uncalibrated).n < LEAST_EXAMPLES:
         return Choice(admitted[1], admitted[1], {}, test)
     mixture = [fitted for fitted in admitted if "members" in fitted.method.options and metric == "nll"]
     hot = metric == "nll" and test is not None and test.p_value < LEVEL
+    # where the score test refutes T = 1, the outputs as given leave the pool
     pool = admitted[hot:]  # one fit at least stands beside the outputs as given
     if prefer == "plain":
         pool = [fitted for fitted in pool if fitted.method.keeps_class] or pool
     elif mixture:
         pool = [fitted for fitted in pool if fitted is uncalibrated] + mixture
-    chosen = _first_near(_least(pool, rows), pool, rows, NEAR)
-    return Choice(chosen, _first_near(chosen, admitted, rows, resampling.Z95), refused, test)
-
-
-def _least(pool, rows):
     least = pool[0]
     for fitted in pool[1:]:
         least = fitted if _difference(rows, fitted, least).value < 0 else least
-    return least
+    chosen = _first_near(least, pool, rows, NEAR)
+    return Choice(chosen, _first_near(chosen, admitted, rows, resampling.Z95), refused, test)
 
 
 def _first_near(fitted, pool, rows, errors):
@@ -274,15 +272,7 @@ def study(
         warnings.warn(sentence, DataWarning, stacklevel=3)
     of_val, on_test, criterion = splits["val"], splits.get("test"), settings.criterion
     num_classes = of_val.examples.rows.shape[1]
-    candidates = checked_methods(
-        methods,
-        criterion=criterion,
-        criteria=settings.criteria,
-        metrics=settings.metrics,
-        trained_gamma=settings.trained_gamma,
-        num_classes=num_classes,
-        also=also,
-    )
+    candidates = checked_methods(methods, settings, num_classes, also)
     fits, calibrated, search = _fitted(candidates, of_val, settings, cross_fit_all=on_test is None)
     held_out = _sample("cross_fit", of_val, calibrated, settings)
     deciding = {METRIC_OF.get(criterion, criterion), "nll"}
@@ -292,7 +282,7 @@ def study(
         rows = _rows(held_out, criterion, wanted, of_val.group)
     else:  # ECE too, where it is asked for: on val it is drawn beside test's
         pairs = metric_rows.comparisons(calibrated, criterion)
-        drawn = _ordered(deciding | {"ece"}.intersection(settings.metrics))
+        drawn = sorted(deciding | {"ece"}.intersection(settings.metrics), key=[*METRICS].index)
         rows = metric_rows.calibration_rows(held_out, pairs, drawn)
         on_rows = [fitted.calibrated(on_test.examples.rows, on_test.group) for fitted in fits]
         measured = _sample("test", on_test, on_rows, settings)
@@ -320,11 +310,12 @@ def fitted_rows(
     Nothing is held out and nothing is chosen: so the main job measures its network at each size in seconds. Methods are
     compared on test alone.
     """
-    checked = {name: _split(name, Outputs(*outputs), {}, 0) for name, outputs in splits.items()}
+    checked = {name: _split(name, Outputs(*outputs), {}) for name, outputs in splits.items()}
     of_fits = _settings_of_fits(settings, None, settings.criteria)
-    searches = fitting.search_all(methods, checked["val"].examples, of_fits)
-    fits = fitting.fit_all(methods, checked["val"].examples, of_fits, searches=searches)
-    rows = metric_rows.fit_rows(fits, n=len(checked["val"].examples.labels))
+    val = checked["val"].examples
+    searches = fitting.search_all(methods, val, of_fits)
+    fits = fitting.fit_all(methods, val, of_fits, searches=searches)
+    rows = metric_rows.fit_rows(fits, n=len(val.labels))
     for name, split in checked.items():
         calibrated = [fitted.calibrated(split.examples.rows) for fitted in fits]
         pairs = metric_rows.comparisons(calibrated, settings.criterion) if name == "test" else ()
@@ -338,8 +329,8 @@ def _checked(given, settings, also):
         checks.count("num_resamples", settings.num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
     checks.check_choice("prefer", settings.prefer, PREFERENCES)
     splits = {}
-    for index, (name, outputs) in enumerate(given.items()):  # no comprehension: before Python 3.12 it is a frame
-        splits[name] = _split(name, outputs, also, index)
+    for name, outputs in given.items():  # no comprehension: before Python 3.12 it is a frame
+        splits[name] = _split(name, outputs, also)
     classes, *others = (split.examples.rows.shape[1] for split in splits.values())
     if others and others != [classes]:
         raise InputError(f"test has another number of classes than the {classes} of val: give one classifier's")
@@ -388,7 +379,7 @@ def usual_resamples(*sizes: int) -> int:
     return int(np.clip(_MOST_DRAWN // max(sizes), FEWEST_RESAMPLES, 1000))
 
 
-def _split(name, outputs, also, position):
+def _split(name, outputs, also):
     """The outputs of a split, checked; what is wrong with them is said with its name."""
     logits, labels, group, clusters, weights = outputs
     where, others = name, []
@@ -400,7 +391,7 @@ def _split(name, outputs, also, position):
         clusters = Clusters.of(clusters, examples.labels, weights)
         for other, by_split in also.items():
             where = f"also {other}, {name}"
-            log_probs = checks.score_rows("log_probs", by_split[position], shape=examples.rows.shape)
+            log_probs = checks.score_rows("log_probs", by_split[name == "test"], shape=examples.rows.shape)
             method = Method(other, other, None, None, criteria=(), keeps_class=False)
             others.append(Calibrated(method, None, checks.examples(log_probs, examples.labels).rows))
     except InputError as error:
@@ -409,37 +400,25 @@ def _split(name, outputs, also, position):
 
 
 def checked_methods(
-    methods: Sequence[str] | None,
-    *,
-    criterion: str,
-    criteria: Sequence[str],
-    metrics: Sequence[str],
-    trained_gamma: float | None,
-    num_classes: int,
-    also: Collection[str] = (),
+    methods: Sequence[str] | None, settings: Settings, num_classes: int, also: Collection[str]
 ) -> dict[str, Method]:
-    """The methods that `compare` compares with these arguments, plainest first; `also` are names alone.
-
-    Example:
-        >>> given = {"criteria": (), "metrics": ("nll",), "trained_gamma": None, "num_classes": 3}
-        >>> list(calibration.checked_methods(["vector_scaling", "temperature_scaling"], criterion="ece", **given))
-        ['uncalibrated', 'temperature_scaling', 'vector_scaling']
-    """
-    usual = (*DEFAULT_METHODS, *(("stacking",) if criterion == "nll" else ()))
+    """The methods that a study compares with these settings, plainest first; `also` are names alone."""
+    by_nll = settings.criterion == "nll"
+    usual = (*DEFAULT_METHODS, "stacking") if by_nll else DEFAULT_METHODS
     names = checks.names("methods", usual if methods is None else methods, METHODS)
-    checks.names("criteria", criteria, CRITERIA)
-    checks.names("metrics", metrics, METRICS)
-    checks.check_choice("criterion", criterion, CRITERIA)
+    checks.names("criteria", settings.criteria, CRITERIA)
+    checks.names("metrics", settings.metrics, METRICS)
+    checks.check_choice("criterion", settings.criterion, CRITERIA)
     if taken := METHODS.keys() & also:
         raise InputError(f"also names {min(taken)}, a method of focalgeo's own: give it another name")
-    if "stacking" in names and criterion != "nll":
-        raise InputError("stacking is fitted by NLL: leave it out of methods, or give criterion nll")
     if "stacking" in names:
+        if not by_nll:
+            raise InputError("stacking is fitted by NLL: leave it out of methods, or give criterion nll")
         names = (*names, *fitting.members(num_classes))
     candidates = {name: method for name, method in METHODS.items() if name in names or name == "uncalibrated"}
     if methods is None:
-        return fitting.usable(candidates, {"trained_gamma": trained_gamma}, num_classes)
-    fitting.check_usable(candidates, trained_gamma, num_classes)
+        return fitting.usable(candidates, settings._asdict(), num_classes)
+    fitting.check_usable(candidates, settings.trained_gamma, num_classes)
     return candidates
 
 
@@ -447,14 +426,10 @@ def _part(sample, positions):
     return sample._replace(calibrated=[sample.calibrated[index] for index in positions])
 
 
-def _ordered(names):
-    return tuple(name for name in METRICS if name in names)
-
-
 def _rows(sample, criterion, metrics, group):
     """Rows of a split on which methods are compared: metrics, differences, and those of two classes and of groups."""
     pairs = metric_rows.comparisons(sample.calibrated, criterion)
-    rows = metric_rows.calibration_rows(sample, pairs, _ordered(metrics))
+    rows = metric_rows.calibration_rows(sample, pairs, sorted(metrics, key=[*METRICS].index))
     competing = _part(sample, [0, *metric_rows.candidates(sample.calibrated, criterion)])
     if competing.calibrated[0].log_probs.shape[1] == 2:
         rows += metric_rows.class1_rows(competing)

@@ -48,8 +48,17 @@ def decided(
         of_val, of_test = (fit.predict_log_proba(split.logits, split.group) for split in (held_back, test))
         given = None
         if coverage:
-            settings = {"coverage": coverage, "kind": kind, "part": part, "clusters": held_back.clusters, "seed": seed}
-            sets = prediction_sets(of_val, held_back.labels, of_test, groups=(held_back.group, test.group), **settings)
+            sets = prediction_sets(
+                of_val,
+                held_back.labels,
+                of_test,
+                coverage=coverage,
+                kind=kind,
+                part=part,
+                groups=(held_back.group, test.group),
+                clusters=held_back.clusters,
+                seed=seed,
+            )
             arrays |= {"members": sets.members, "set_thresholds": sets.thresholds, "set_parts": np.array(sets.parts)}
             rows += _set_rows(sets, test.labels, cluster, tags)
         if error_at_most:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from focalgeo import checks, files
-from focalgeo.calibration import maps
+from focalgeo.calibration import blocks, maps
 from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.fits import focal
 from focalgeo.calibration.methods import METHODS, Fitted
@@ -70,19 +70,32 @@ def dense(
     checks.count("num_resamples", num_resamples, 2, MOST_RESAMPLES)
     checks.check_bins(num_bins)
     read = partial(_images, class_axis=class_axis, ignored=() if ignore_label is None else ignore_label)
-    splits = {name: partial(read, name, *source) for name, source in (("val", val), ("test", test))}
-    some = {name: _some(split) for name, split in splits.items()}
-    suspected = [each for name, part in some.items() for each in suspicions.of_split(name, *part, clustered=True)]
-    suspected += suspicions.of_both(some["val"][:2], some["test"][:2])
+    of_val, of_test = partial(read, "val", *val), partial(read, "test", *test)
+    some, others = _some(of_val), _some(of_test)
+    suspected = [*suspicions.of_split("val", *some, clustered=True)]
+    suspected += suspicions.of_split("test", *others, clustered=True)
+    suspected += suspicions.of_both(some[:2], others[:2])
     for sentence in suspected:
         warnings.warn(sentence, DataWarning, stacklevel=2)
-    fitted, num_pixels = _fitted(splits["val"], some["val"])
+    start = focal.temperature_fit(*some)
+    point, converged = np.log(start.temperature), start.converged
+    if converged:
+        # Newton's steps on all pixels, from the fit of some
+
+        def slopes(point):
+            return sum(focal.temperature_sums(point, *image)[:2] for image in of_val())
+
+        newton = optimize.root_scalar(slopes, x0=point, fprime=True, xtol=_STEP, maxiter=_MOST_STEPS)
+        point, converged = newton.root, newton.converged
+    params = {"temperature": np.exp(np.float32(point)), "converged": np.asarray(converged)}
+    fitted = Fitted(METHODS["temperature_scaling"], "nll", params, some.rows.shape[1])
     if _opened(test[0]).shape[class_axis] != fitted.num_classes:
         raise InputError(f"test has another number of classes than the {fitted.num_classes} of val: give one network's")
-    measured = _metric_rows(splits["test"], fitted, num_bins, num_resamples, seed)
+    measured = _metric_rows(of_test, fitted, num_bins, num_resamples, seed)
     methods = [Fitted(METHODS["uncalibrated"], None, {}, fitted.num_classes), fitted]
     refused = {} if fitted.admissible else {fitted.method.name: fitted.why_not_converged}
     chosen = methods[fitted.admissible]
+    num_pixels = sum(int(image.weight.sum()) for image in of_val())
     rows = [*fit_rows([fitted], n=num_pixels), *measured]
     return Comparison(rows, methods, Choice(chosen, chosen, refused), [], suspected, {})
 
@@ -91,9 +104,20 @@ def _metric_rows(read, fitted, num_bins, num_resamples, seed):
     """Metrics of test uncalibrated and scaled, and their differences, with intervals by resamples of images."""
     of = streaming.make(_NAMES, fitted.num_classes, num_bins)
     temperatures = np.array([1, fitted.params["temperature"]], np.float32)
-    images = [jax.device_get(_sums(*image, temperatures, of=of)) for image in read()]
+
+    @jax.jit
+    def of_image(rows, labels, weight):
+        """The number of pixels, and at each temperature the state of the metrics."""
+
+        def state(temperature):
+            return of.update(of.init(), maps.temperature_scaling(rows, temperature), labels, weights=weight)
+
+        return jnp.sum(weight), jax.lax.map(state, temperatures)
+
+    images = [jax.device_get(of_image(*image)) for image in read()]
     n, sums = (np.array(part, float) for part in zip(*images, strict=True))
     draws = np.random.default_rng(seed).multinomial(len(n), np.full(len(n), 1 / len(n)), num_resamples)
+    # resamples of images are sums of their states: no image is read twice
     states = np.tensordot(np.vstack([np.ones(len(n)), draws]), sums, 1).astype(np.float32)
     values = jax.device_get(jax.vmap(jax.vmap(of.compute))(states))  # of all images, then of the resamples
     options = {"num_examples": int(n.sum()), "clusters": Clusters.of(None, np.arange(len(n)), n)}
@@ -109,34 +133,7 @@ def _metric_rows(read, fitted, num_bins, num_resamples, seed):
 def _some(read) -> checks.Examples:
     """Some pixels of each image."""
     few = [[leaf[:: 1 + len(leaf) // _START_PIXELS].copy() for leaf in image] for image in read()]
-    examples = checks.Examples(*map(np.concatenate, zip(*few, strict=True)))
-    return checks.Examples(*(leaf[examples.weight > 0] for leaf in examples))
-
-
-def _fitted(read, some):
-    """The fit of some pixels, then Newton's steps on all; and the number of these."""
-    start = focal.temperature_fit(*some)
-
-    def slopes(point):
-        return sum(focal.temperature_sums(point, *image)[:2] for image in read())
-
-    point, converged = np.log(start.temperature), start.converged
-    if converged:
-        newton = optimize.root_scalar(slopes, x0=float(point), fprime=True, xtol=_STEP, maxiter=_MOST_STEPS)
-        point, converged = newton.root, newton.converged
-    params = {"temperature": np.exp(np.float32(point)), "converged": np.asarray(converged)}
-    num_pixels = sum(int(image.weight.sum()) for image in read())
-    return Fitted(METHODS["temperature_scaling"], "nll", params, some.rows.shape[1]), num_pixels
-
-
-@partial(jax.jit, static_argnames="of")
-def _sums(rows, labels, weight, temperatures, *, of):
-    """The number of pixels, and at each temperature the state of the metrics."""
-
-    def state(temperature):
-        return of.update(of.init(), maps.temperature_scaling(rows, temperature), labels, weights=weight)
-
-    return jnp.sum(weight), jax.lax.map(state, temperatures)
+    return blocks.on_host(checks.Examples(*map(np.concatenate, zip(*few, strict=True))))
 
 
 def class_count(name: str, logits: tuple[int, ...], labels: tuple[int, ...], class_axis: int) -> int:

@@ -39,8 +39,23 @@ def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: Se
         weights = np.ones(len(labels)) if weights is None else weights
         yield from suspicions.of_split(name, logits, labels, weights, clustered=clusters is not None)
         yield from suspicions.of_both(val[:2], (logits, labels), name)
-    yield from _of_bins(measured, splits[measured], fits, settings.num_bins)
-    yield from _of_labels(val, fits, settings.num_folds)
+    n, num_bins, num_folds = len(splits[measured].labels), settings.num_bins, settings.num_folds
+    if n < _PER_BIN * num_bins:
+        plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
+        floor = noise_floor(plainest.predict_log_proba(splits[measured].logits, splits[measured].group), num_bins)
+        yield (
+            f"{n:,} examples of {measured} are few for {num_bins} bins: even a perfectly calibrated model would show an"
+            f" ECE of about {100 * floor:.1f}%. Look at the intervals, give more examples, or use"
+            f" --num-bins={max(n // _PER_BIN, 1)}."
+        )
+    # classes without an example, or that some fit of the other folds may not see where a method has their numbers
+    counts = np.bincount(val.labels, minlength=val.logits.shape[1])
+    missing, rare = np.flatnonzero(counts == 0), np.flatnonzero((counts > 0) & (counts < num_folds))
+    if missing.size:
+        yield f"No example of val has label {listed(missing)}: what the methods do to such a class was never checked."
+    if rare.size and any("biases" in fitted.params for fitted in fits):
+        what = f"Fewer than {num_folds} examples of val, the number of folds, have label {listed(rare)}"
+        yield f"{what}: what methods with numbers of each class do to them rests on next to nothing."
     if measured == "test":
         yield from _of_shift(val, splits["test"])
     group = splits[measured].group
@@ -73,35 +88,12 @@ def repeated(name: str, logits: Array, labels: Array) -> Iterator[str]:
         yield f"{what}: if they are copies, leave them out: intervals and folds count them as independent."
 
 
-def _of_bins(name, outputs, fits, num_bins):
-    n = len(outputs.labels)
-    if n < _PER_BIN * num_bins:
-        plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
-        floor = noise_floor(plainest.predict_log_proba(outputs.logits, outputs.group), num_bins)
-        yield (
-            f"{n:,} examples of {name} are few for {num_bins} bins: even a perfectly calibrated model would show an ECE"
-            f" of about {100 * floor:.1f}%. Look at the intervals, give more examples, or use"
-            f" --num-bins={max(n // _PER_BIN, 1)}."
-        )
-
-
 def noise_floor(log_probs: Array, num_bins: int) -> float:
     """The ECE that chance leaves if every confidence is true: the sum over bins of sqrt(2 n c (1 - c) / pi) / N."""
     confidence = suspicions.confidence(log_probs)
     index = np.searchsorted(inner_ends(num_bins, np.float64), confidence)
     variance = np.bincount(index, confidence * (1 - confidence), num_bins)
     return np.sqrt(2 * variance / math.pi).sum() / len(confidence)
-
-
-def _of_labels(val, fits, num_folds):
-    """Classes without an example, or that some fit of the other folds may not see where a method has their numbers."""
-    counts = np.bincount(val.labels, minlength=val.logits.shape[1])
-    missing, rare = np.flatnonzero(counts == 0), np.flatnonzero((counts > 0) & (counts < num_folds))
-    if missing.size:
-        yield f"No example of val has label {listed(missing)}: what the methods do to such a class was never checked."
-    if rare.size and any("biases" in fitted.params for fitted in fits):
-        what = f"Fewer than {num_folds} examples of val, the number of folds, have label {listed(rare)}"
-        yield f"{what}: what methods with numbers of each class do to them rests on next to nothing."
 
 
 def _of_shift(*splits):

@@ -16,16 +16,15 @@ from msgspec.structs import replace
 from scipy.sparse import csr_array
 from scipy.special import stdtrit
 
-from focalgeo.calibration import metrics
 from focalgeo.calibration.methods import Calibrated, Fitted
-from focalgeo.calibration.metrics import METRICS, resampling
+from focalgeo.calibration.metrics import METRICS, metric_entries, resampling
 from focalgeo.calibration.metrics.binning import Reliability, reliability
+from focalgeo.calibration.metrics.two_classes import binary_reliability
 from focalgeo.calibration.study import measurement
 from focalgeo.calibration.study.measurement import Sample
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Fit, Metric, ReliabilityBin, Row, finite
 from focalgeo.types import DEFAULT_METRICS
 
-_NAMES = {"gamma": "calibration_gamma"}
 _MOST_GAPS = 10_000  # classes; of more the rows would be most of a file that nobody reads
 _OF_GROUPS = {name: METRICS[name]._replace(share=False) for name in ("ece", "accuracy")}
 
@@ -53,18 +52,28 @@ def calibration_rows(
         >>> [(row.name, round(row.value, 2), round(row.low, 2), round(row.high, 2)) for row in rows]
         [('nll', 0.81, 0.18, 1.31), ('reliability', 0.5, 0.15, 0.85)]
     """
-    return _rows(sample, metrics.metric_entries(names), reliability, "reliability", pairs)
+    return _rows(sample, metric_entries(names), reliability, "reliability", pairs)
 
 
 def class1_rows(sample: Sample) -> list[Row]:
     """Rows of two-class problems: CLASS1_METRICS and reliability bins of P(class 1), whatever is predicted."""
-    return _rows(sample, measurement.CLASS1_METRICS, metrics.binary_reliability, "class1_reliability")
+    return _rows(sample, measurement.CLASS1_METRICS, binary_reliability, "class1_reliability")
 
 
 def _rows(sample, entries, bins, name, pairs=()):
     measured = measurement.measure(sample, entries, bins=bins)
     rows = _metric_rows(sample, measured, entries)
-    return rows + _bin_rows(sample, measured, name) + _difference_rows(sample, measured, pairs)
+    for calibrated, (*_, of_bins, draws) in zip(sample.calibrated, measured, strict=True):
+        worth = None
+        # with clusters a bin is worth as many independent examples as its own spread over resamples says
+        if draws is not None:
+            count = of_bins.count
+            accuracy = np.where(count > 0, draws.accuracy, 0)  # NaN where a resample has no example of the bin
+            stderr, variation = (np.nanstd(each, axis=0) for each in (accuracy, draws.count))
+            inside = 1 / ((variation / np.maximum(count, 1)) ** 2 + 1 / sample.clusters.number)
+            worth = worth_of(count, np.where(count > 0, of_bins.accuracy, 0), stderr, inside)
+        rows += reliability_rows(of_bins, name=name, worth=worth, **_tags(sample, calibrated))
+    return rows + _difference_rows(sample, measured, pairs)
 
 
 def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
@@ -80,9 +89,9 @@ def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
     names, sizes = names[sizes >= LEAST_EXAMPLES], sizes[sizes >= LEAST_EXAMPLES]
     if not len(names):
         return []
-    inside = jnp.asarray(names[:, None] == group[None, :], jnp.float32)
+    inside = jnp.asarray(names[:, None] == group, jnp.float32)
     measured = measurement.measure(sample, entries, inside=inside)
-    means = jax.tree.map(lambda values: np.asarray(values).mean(axis=-1), measured)
+    means = jax.tree.map(lambda values: values.mean(axis=-1), measured)
     rows = [replace(row, name=f"macro_{row.name}") for row in _metric_rows(sample, means, entries)]
     return rows + [
         replace(row, name=f"group_{row.name}", group=str(name), n=int(size))
@@ -102,12 +111,13 @@ def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fi
         >>> [(row.name, row.method, round(row.value, 2), row.n) for row in calibration.fit_rows(fits, n=4)]
         [('temperature', 'temperature_scaling', 0.96, 4)]
     """
-    return [
-        finite(Fit(_NAMES.get(name, name), float(value), n, split, fit.method.name, fit.criterion))
-        for fit in fitted
-        for name, value in fit.params.items()
-        if fit.criterion and np.ndim(value) == 0 and name != "converged" and "." not in name
-    ]
+    rows = []
+    for fit in fitted:
+        for name, value in fit.params.items():
+            if fit.criterion and np.ndim(value) == 0 and name != "converged" and "." not in name:
+                title = "calibration_gamma" if name == "gamma" else name
+                rows.append(finite(Fit(title, value, n, split, fit.method.name, fit.criterion)))
+    return rows
 
 
 def class_gap_rows(sample: Sample) -> list[Metric]:
@@ -128,6 +138,7 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
             gaps = np.exp(np.asarray(calibrated.log_probs))
         gaps[np.arange(n), np.asarray(sample.labels)] -= 1
         value = np.einsum("n,nk->k", counts, gaps, dtype=np.float64) / counts.sum()
+        # in place: with many classes this table is the largest array there is
         gaps -= value
         if clusters is not None:
             gaps = csr_array((counts, (clusters.index, np.arange(n)))) @ gaps
@@ -162,7 +173,7 @@ def reliability_rows(
     rows = []
     for index in np.flatnonzero(bins.count):
         count, confidence, accuracy, lower, upper = (column[index] for column in bins)
-        numbers = accuracy, low[index], high[index], int(index), lower, upper, confidence, round(float(count))
+        numbers = accuracy, low[index], high[index], index, lower, upper, confidence, round(float(count))
         share = None if total is None else count / total
         rows.append(finite(ReliabilityBin(name, *numbers, split, method, criterion, share)))
     return rows
@@ -225,6 +236,7 @@ def _metric_rows(sample, measured, entries):
             value, stderr, low, high, n = resampling.estimated(
                 *of, num_examples=len(sample.labels), clusters=sample.clusters
             )
+            # a share of 0 or 1 has no spread over resamples, but is not known exactly: Wilson's interval says so
             if entry.share:
                 n = n if entry.among is None else int(entry.among(calibrated.log_probs, sample.labels))
                 worth = n
@@ -242,35 +254,20 @@ def _is_lacking(value, draws):
     return np.isnan(value) or np.isfinite(draws).sum() < 2
 
 
-def _bin_rows(sample, measured, name):
-    rows = []
-    for calibrated, (*_, bins, draws) in zip(sample.calibrated, measured, strict=True):
-        worth = None
-        if draws is not None:
-            count = np.asarray(bins.count)
-            accuracy = np.where(count > 0, draws.accuracy, 0)  # NaN where a resample has no example of the bin
-            stderr, variation = (np.nanstd(each, axis=0) for each in (accuracy, np.asarray(draws.count)))
-            inside = 1 / ((variation / np.maximum(count, 1)) ** 2 + 1 / sample.clusters.number)
-            worth = worth_of(count, np.where(count > 0, bins.accuracy, 0), stderr, inside)
-        rows += reliability_rows(bins, name=name, worth=worth, **_tags(sample, calibrated))
-    return rows
-
-
 def _difference_rows(sample, measured, pairs):
-    names, rows = [name for name in METRICS if name in measured[0].values], []
+    rows, n = [], len(sample.labels)
     for pair in pairs:
         method, other = (sample.calibrated[index] for index in pair)
         tags = {**_tags(sample, method), "against": other.method.name}
         if other.criterion != method.criterion:
             tags["against_criterion"] = other.criterion
-        for name in names:
-            both = ((measured[index].values[name], measured[index].draws[name]) for index in pair)
-            n = len(sample.labels)
-            less = [resampling.rounded_difference(*each, num_terms=n) for each in zip(*both, strict=True)]
-            if METRICS[name].may_lack and _is_lacking(*less):
+        keeps_class = method.method.keeps_class and other.method.keeps_class
+        for name in METRICS:
+            if name not in measured[0].values or (name == "accuracy" and keeps_class):
                 continue
-            value, _, *numbers = resampling.compared(*less, num_examples=n, clusters=sample.clusters)
-            unchanged = name == "accuracy" and method.method.keeps_class and other.method.keeps_class
-            if not unchanged:
+            both = ((measured[index].values[name], measured[index].draws[name]) for index in pair)
+            less = [resampling.rounded_difference(*each, num_terms=n) for each in zip(*both, strict=True)]
+            if not (METRICS[name].may_lack and _is_lacking(*less)):
+                value, _, *numbers = resampling.compared(*less, num_examples=n, clusters=sample.clusters)
                 rows.append(finite(Difference(f"{name}_difference", value, *numbers, **tags)))
     return rows

@@ -51,10 +51,17 @@ def calibration_kept(val: tuple, test: tuple, *, num_bins: int = 15) -> Kept:
         >>> kept.bins, kept.p_value < 0.001
         (1, True)
     """
-    splits = [_confidence_and_excess(*Outputs(*split)) for split in (val, test)]
+    splits = []
+    for split in (val, test):
+        log_probs, labels, _, clusters, weights = Outputs(*split)
+        rows, labels, _ = map(np.asarray, checks.examples(log_probs, labels))
+        clusters = Clusters.of(np.arange(len(rows)) if clusters is None else clusters, labels, weights)
+        confidence = suspicions.confidence(rows)
+        splits.append((confidence, confidence - (rows.argmax(axis=1) == labels), clusters))
     cuts = _cuts(splits, checks.count("num_bins", num_bins, 1))
     means, covariances = zip(*(_of_bins(cuts, *split) for split in splits), strict=True)
     less, covariance = means[1] - means[0], sum(covariances)
+    # a bin without variance and without a difference says nothing
     told = (np.diag(covariance) > 0) | (less != 0)
     less, covariance = less[told], covariance[np.ix_(told, told)] + _LEAST * np.eye(told.sum())
     statistic = float(less @ np.linalg.pinv(covariance, hermitian=True) @ less)
@@ -75,13 +82,6 @@ def _cuts(splits, num_bins):
         places.append(place)
         ends = np.array([each[place] for each in reached])
     return np.unique(confidence[places[:-1]])  # what is left belongs to the last bin
-
-
-def _confidence_and_excess(log_probs, labels, group, clusters, weights):
-    rows, labels, _ = map(np.asarray, checks.examples(log_probs, labels))
-    confidence = suspicions.confidence(rows)
-    clusters = Clusters.of(np.arange(len(rows)) if clusters is None else clusters, labels, weights)
-    return confidence, confidence - (rows.argmax(axis=1) == labels), clusters
 
 
 def _of_bins(cuts, confidence, excess, clusters):

@@ -24,9 +24,8 @@ _ROUNDING = 1e-20  # a variance of probabilities that is none
 
 def of_split(name: str, logits: Array, labels: Array, weights: Array, *, clustered: bool) -> Iterator[str]:
     """What speaks against one split: float [examples, classes], int [examples], and whether clusters are known."""
-    logits, labels = np.asarray(logits), np.asarray(labels)
     n, classes = logits.shape
-    if (total := float(np.sum(weights))) < n / 2:
+    if (total := np.sum(weights)) < n / 2:
         yield (
             f"Weights of {name} sum to {total:.4g} for {n:,} rows, and count as numbers of rows: intervals and fits are"
             " those of so few. Of importances give such whose mean is 1."
@@ -39,13 +38,13 @@ def of_split(name: str, logits: Array, labels: Array, weights: Array, *, cluster
         after = np.mean(np.argsort(order)[predicted] == labels)
         listed = ", ".join(f"column {order[k]} is class {k}" for k in moved[:8])
         mend = f"logits[:, {order.tolist()}]" if classes <= _SHOWN else f"{moved.size} of them: {listed}, ..."
-        what = f"{_percent(right.mean())}, {'no better than chance' if at_chance else 'less than it could be'}"
+        what = f"{100 * right.mean():.1f}%, {'no better than chance' if at_chance else 'less than it could be'}"
         yield (
             f"Columns of {name} seem, beyond chance, to be in another order than the labels: accuracy is {what}, and"
-            f" {_percent(after)} by {mend}."
+            f" {100 * after:.1f}% by {mend}."
         )
     elif at_chance:
-        what = f"Outputs of {name} say no more of the labels than chance (accuracy {_percent(right.mean())})"
+        what = f"Outputs of {name} say no more of the labels than chance (accuracy {100 * right.mean():.1f}%)"
         always = len(set(predicted.tolist())) == 1
         why = "labels may be shuffled, or belong to other rows"
         yield f"{what}: {f'the predicted class is always {predicted[0]}' if always else why}."
@@ -83,7 +82,7 @@ def informed(logits: Array, labels: Array) -> tuple[np.ndarray, float]:
     n, (confidence, true, by_row, squares) = len(labels), np.concatenate(numbers, axis=1)
     mean = sum(sums) / n
     variance = (squares - mean**2 @ shares - (by_row - mean @ shares) ** 2).sum() * n / max(n - 1, 1)
-    return confidence, float((true - mean @ shares).sum()) / math.sqrt(max(variance, n * _ROUNDING))
+    return confidence, (true - mean @ shares).sum() / math.sqrt(max(variance, n * _ROUNDING))
 
 
 def permutation(predicted: Array, labels: Array, classes: int) -> np.ndarray:
@@ -109,6 +108,7 @@ def permutation(predicted: Array, labels: Array, classes: int) -> np.ndarray:
     halves = table(even), table(~even)
     counts = sum(halves)
     to = linear_sum_assignment(-counts)[1]
+    # an assignment is judged on the half that it was not made from, else noise alone would gain by it
     by_other = [gain(half, linear_sum_assignment(-other)[1]) for half, other in (halves, halves[::-1])]
     own = np.flatnonzero(to != every)
     both = own, np.array([to[own], own])  # as assigned, and their own
@@ -124,7 +124,7 @@ def neighbours(right: Array, confidence: Array, labels: Array) -> float:
     for part in (labels, tenth):
         residual = residual - (np.bincount(part, residual) / np.maximum(np.bincount(part), 1))[part]
     rank = np.argsort(np.argsort(residual)) - (len(residual) - 1) / 2
-    return float(rank[1:] @ rank[:-1] / (rank @ rank))
+    return rank[1:] @ rank[:-1] / (rank @ rank)
 
 
 def of_both(val: tuple[Array, Array], test: tuple[Array, Array], name: str = "test") -> Iterator[str]:
@@ -132,9 +132,7 @@ def of_both(val: tuple[Array, Array], test: tuple[Array, Array], name: str = "te
 
     By chance as many are as rows of val are like another of val, which is next to none but of few votes or digits.
     """
-    of_val, of_test = (
-        list(zip(hashes(logits), np.asarray(labels).tolist(), strict=True)) for logits, labels in (val, test)
-    )
+    of_val, of_test = (list(zip(hashes(logits), labels.tolist(), strict=True)) for logits, labels in (val, test))
     times = Counter(of_val)
     shared, alike = sum(row in times for row in of_test), sum(times[row] > 1 for row in of_val) / len(of_val)
     n, expected = len(of_test), alike * len(of_test)
@@ -147,8 +145,4 @@ def of_both(val: tuple[Array, Array], test: tuple[Array, Array], name: str = "te
 
 def hashes(logits: Array) -> list[int]:
     """A number of each row, by which equal ones are found; -0 is 0."""
-    return [hash(row.tobytes()) for row in np.asarray(logits) + np.float32(0)]
-
-
-def _percent(share):
-    return f"{100 * share:.1f}%"
+    return [hash(row.tobytes()) for row in logits + np.float32(0)]
