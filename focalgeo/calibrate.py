@@ -172,7 +172,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for name in flags.criteria:
         if name not in CRITERIA:
             raise InputError.of_choice("--criteria", name, CRITERIA)
-    flags.also, flags.num_folds = tuple(flags.also), flags.folds
+    flags.num_folds = flags.folds
     named = {}
     for text in flags.test:
         name, _, path = text.partition("=")

@@ -349,7 +349,8 @@ def load_config(file: str | Path, words: str = "") -> ConfigDict:
             config = get_config(*filter(None, [words or after_colon]))
     except InputError:
         raise
-    except (Exception, SystemExit) as error:  # a SyntaxError has its own line
+    except (Exception, SystemExit) as error:
+        # the last line of the file itself, whatever it called; a SyntaxError, which ran none, has its own
         places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         line = getattr((places or [error])[-1], "lineno", None)
         raise InputError(f"{shown(file)}, line {line}: {type(error).__name__}: {shown(error, most=200)}") from error
@@ -429,6 +430,7 @@ def _parsed(name: str, text: str) -> Any:
     with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):  # of an unknown escape, say
         literal = ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
     words = tuple(filter(None, map(str.strip, text.strip("()[]").split(","))))
+    # a name may look like a number, and one element without a comma is no tuple in Python: the field's kind decides
     for value in (literal, text, words if literal is text else (literal,)):
         with contextlib.suppress(InputError):
             return _typed(name, value)
@@ -445,6 +447,7 @@ def _contradictions(c: ConfigDict, known: Known) -> Iterator[str]:
             yield f"{name} is {shown(values)}: it must hold each value once"
     if 0 not in evaluation.gammas:
         yield "evaluation.gammas must hold 0, the plain temperature scaling to compare with"
+    # so that T = 1, which changes nothing, is on the grid
     if abs(round(1 / evaluation.temperature_step) * evaluation.temperature_step - 1) > 1e-6:
         yield f"evaluation.temperature_step is {evaluation.temperature_step}: it must be 1/2, 1/100 ... or 1/1000"
     if loss.alpha and not any(loss.alpha):

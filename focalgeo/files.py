@@ -88,6 +88,7 @@ def replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
         OSError: it cannot be written; the old file stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # hidden, and of its own name: two writers do not meet, and `records.locked` removes what a killed one leaves
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -104,7 +105,8 @@ def free_memory() -> float:
     """Bytes that the machine, or its container, can still give; infinite where neither is known."""
     machine = _number_in("/proc/meminfo", r"MemAvailable:\s*(\d+) kB")
     limit, used = (_number_in(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
-    cached = _number_in("/sys/fs/cgroup/memory.stat", r"inactive_file (\d+)")  # is given back
+    # a container's copies of files count as used, but are given back when memory is short
+    cached = _number_in("/sys/fs/cgroup/memory.stat", r"inactive_file (\d+)")
     known = [1024 * machine] if machine else []
     return min([*known, *([limit - used + cached] if limit else [])], default=math.inf)
 

@@ -114,7 +114,8 @@ def read_rows(workdir: Workdir) -> list[Row]:
     """
     path = Path(workdir) / METRICS_FILE
     with _reading(path) as file:
-        lines = file.read().split(b"\n")[:-1]  # what follows the last newline is torn
+        # what follows the last newline is torn
+        lines = file.read().split(b"\n")[:-1]
     read = []
     try:
         for line in lines:

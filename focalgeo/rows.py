@@ -68,14 +68,14 @@ class Title(NamedTuple):
 
 # by the names of rows; a calibration metric's is in METRICS of focalgeo.calibration, and in every manifest
 TITLES = {
-    "lambda_max": Title("Largest eigenvalue"),
-    "trace": Title("Trace"),
-    "scale_free_trace": Title("Scale-free trace"),
-    "adaptive_sharpness": Title("Adaptive sharpness, ρ = 0.5"),
-    "average_sharpness": Title("Mean adaptive sharpness, ρ = 0.1"),
-    "fisher_rao_norm": Title("Fisher–Rao norm"),
-    "pac_bayes_sigma": Title("Noise that adds 0.1 nats"),
-    "relative_sigma": Title("Noise that adds a tenth"),
+    "lambda_max": "Largest eigenvalue",
+    "trace": "Trace",
+    "scale_free_trace": "Scale-free trace",
+    "adaptive_sharpness": "Adaptive sharpness, ρ = 0.5",
+    "average_sharpness": "Mean adaptive sharpness, ρ = 0.1",
+    "fisher_rao_norm": "Fisher–Rao norm",
+    "pac_bayes_sigma": "Noise that adds 0.1 nats",
+    "relative_sigma": "Noise that adds a tenth",
 }
 
 
@@ -306,6 +306,7 @@ def wilson(successes: Array, n: Array) -> tuple[Array, Array]:
         >>> round(float(low), 4), float(high)
         (0.9287, 1.0)
     """
+    # for n = 0 centre and half-width are both 1/2; the maximum only avoids 0 / 0
     denominator = n + Z95**2
     centre = (successes + Z95**2 / 2) / denominator
     spread = successes * (n - successes) / np.maximum(n, 1) + Z95**2 / 4

@@ -15,7 +15,7 @@ if __name__ == "__main__":
     process.stop_at_once()  # before the imports that take time
 
 import contextlib
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -35,17 +35,11 @@ FLAGS = {  # with an example of each
 _CLUSTER = ("coordinator", "processes", "process")
 
 
-class Command(NamedTuple):
-    """A job as the command line names it."""
+def parse(arguments: list[str]) -> tuple[ConfigDict, str, str | None, dict[str, Any]]:
+    """Read config, workdir, shard and arguments of parallel.join; anything wrong is an InputError of one line.
 
-    config: ConfigDict
-    workdir: str
-    shard: str | None
-    cluster: dict[str, Any]  # arguments of parallel.join
-
-
-def parse(arguments: list[str]) -> Command:
-    """Read the arguments behind the command's name; anything wrong is an InputError of one line."""
+    arguments: those behind the command's name.
+    """
     values, flags = config.parse_arguments(arguments, FLAGS)
     for name in ("config", "workdir", *(_CLUSTER if any(name in flags for name in _CLUSTER) else ())):
         if name not in flags:
@@ -55,9 +49,8 @@ def parse(arguments: list[str]) -> Command:
         if not cluster[name].isdecimal():
             raise InputError(f"--{name} is {shown(cluster[name])}: it must be a whole number, as {FLAGS[name]}")
         cluster[name] = int(cluster[name])
-    return Command(
-        config.with_values(config.load_config(flags["config"]), values), flags["workdir"], flags.get("shard"), cluster
-    )
+    of_job = config.with_values(config.load_config(flags["config"]), values)
+    return of_job, flags["workdir"], flags.get("shard"), cluster
 
 
 def main(arguments: list[str]) -> int:
@@ -69,18 +62,18 @@ def main(arguments: list[str]) -> int:
 
             print(*([] if "--fields" in arguments else [__doc__]), describe_config(), sep="\n")
             return 0
-        command = parse(arguments[1:])
+        of_job, workdir, shard, cluster = parse(arguments[1:])
         from focalgeo import job, parallel  # jax after the flags, so that a typo is answered at once
 
         with process.handled(signal.SIG_DFL):  # it may wait in compiled code, in which Python heeds no signal
-            parallel.join(**{name.replace("-", "_"): value for name, value in command.cluster.items()})
+            parallel.join(**{name.replace("-", "_"): value for name, value in cluster.items()})
         process.check_jax()
         several = parallel.count() > 1
         process.keep_programs()
         # of several processes one that ended at once would leave the others waiting
         with process.deferred_signals() if several else contextlib.nullcontext(lambda: None) as signalled:
             parallel.interrupted = signalled
-            job.run_and_print(command.config, command.workdir, shard=command.shard)
+            job.run_and_print(of_job, workdir, shard=shard)
     except (InputError, RunError, Interrupted) as error:
         line, code = str(error), error.exit_code
     except MemoryError:

@@ -448,11 +448,11 @@ def test_a_tilde_is_the_home_folder_in_every_command(tmp_path, monkeypatch, caps
     assert options.out == f"{home}/out"
     splits, _ = calibrate.read_inputs(options)
     assert [len(outputs.labels) for outputs in splits.values()] == [60, 60]
-    assert run.parse(["--config=~/job.py", "--workdir=~/work"]).workdir == f"{home}/work"
+    assert run.parse(["--config=~/job.py", "--workdir=~/work"])[1] == f"{home}/work"
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
     nobody = "~no-such-user/out"  # of no user it is a plain name, as for a shell
     assert parse(["--val=~/val.npz", f"--out={nobody}"]).out == nobody
-    assert run.parse(["--config=~/job.py", f"--workdir={nobody}"]).workdir == nobody
+    assert run.parse(["--config=~/job.py", f"--workdir={nobody}"])[1] == nobody
 
 
 def test_help_and_errors_of_flags_are_answered_without_jax():

@@ -76,7 +76,13 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     options.num_resamples = options.num_resamples or usual
     config, out = make_config(options, splits, also), Path(options.out)
     records.check_workdir(out, config)
-    _check_methods(options, splits["val"], also)
+    if options.task == "multilabel" and not options.methods:
+        options.methods = "temperature_scaling", "temperature_scaling_by_group", "focal_temperature_scaling"
+    # what fits or `_attach` would refuse is refused before anything is fitted or written
+    classes = splits["val"].logits.shape[-1]
+    comparison.checked_methods(options.methods or None, Settings.of(vars(options)), classes, also)
+    if options.attach is not None:
+        _attach(options.attach, Fitted(METHODS["uncalibrated"], None, {}, classes))
     with records.locked(out):
         result = _studied(options, splits, also, held_back)
         saved = _write(options, splits, config, result, command)
@@ -94,21 +100,6 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     print(f"to use: {title}{f' ({numbers})' if numbers else ''}\nreport: {out / 'report.html'}")
 
 
-def _methods(options):
-    """The methods that --methods names, or those that suit the task; None for the usual."""
-    if options.task == "multilabel" and not options.methods:
-        return "temperature_scaling", "temperature_scaling_by_group", "focal_temperature_scaling"
-    return options.methods or None
-
-
-def _check_methods(options, val, also):
-    """What `_studied` would refuse, before anything is fitted or written."""
-    classes = val.logits.shape[-1]
-    comparison.checked_methods(_methods(options), Settings.of(vars(options)), classes, also)
-    if options.attach is not None:
-        _attach(options.attach, Fitted(METHODS["uncalibrated"], None, {}, classes))
-
-
 def _studied(options, splits, also, held_back):
     """Methods compared, what is decided, and the rows of further tests."""
     began, measured = time.perf_counter(), _labelled(splits)
@@ -116,14 +107,20 @@ def _studied(options, splits, also, held_back):
     if (numbers := sum(split.logits.size for split in splits.values())) > MANY:
         say(f"of {numbers:,} numbers: it may take a minute; fewer --methods, --folds or --num-resamples shorten it")
     if options.class_axis is not None:
-        compared, rows, decisions = _dense(options, splits), [], {}
+        paths = (itemgetter("logits", "labels")(paths_of(getattr(options, name))) for name in splits)
+        asked = {name: getattr(options, name) for name in ("class_axis", "num_bins", "num_resamples", "seed")}
+        compared = calibration.dense(*paths, ignore_label=[*map(int, options.ignore_label)], **asked)
+        rows, decisions = [], {}
         warnings = [*compared.suspicions]
     else:
         pairs, settings = {name: _pair(split) for name, split in measured.items()}, Settings.of(vars(options))
         two = {name: pairs[name] for name in ("val", "test") if name in pairs}
-        compared = comparison.study(two, _methods(options), settings, also=also)
+        compared = comparison.study(two, options.methods or None, settings, also=also)
         rows, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
-        rows += _on_tests(options, compared, pairs)
+        of = {name: "test" if path == options.test else name for name, path in options.tests.items()}
+        if others := {name: pairs[split] for name, split in of.items() if split in pairs}:
+            say(f"asking whether the calibration holds on {', '.join(others)}")
+            rows += calibration.on_tests(compared, pairs["val"], others, **settings._replace(criteria=())._asdict())
         found = findings.of_study(pairs, compared.fits, settings)
         warnings = [*compared.suspicions, *input_warnings(options, splits), *found]
     warnings += findings.of_fits(compared.fits, compared.choice.fitted)
@@ -133,38 +130,28 @@ def _studied(options, splits, also, held_back):
     return Result(compared, rows, decisions, warnings, "test" if "test" in measured else "cross_fit")
 
 
-def _dense(options, splits):
-    paths = (itemgetter("logits", "labels")(paths_of(getattr(options, name))) for name in splits)
-    return calibration.dense(
-        *paths,
-        class_axis=options.class_axis,
-        ignore_label=[*map(int, options.ignore_label)],
-        num_bins=options.num_bins,
-        num_resamples=options.num_resamples,
-        seed=options.seed,
-    )
-
-
-def _on_tests(options, compared, pairs):
-    """Rows on whether the calibration holds on each of several tests that has labels."""
-    of = {name: "test" if path == options.test else name for name, path in options.tests.items()}
-    others = {name: pairs[split] for name, split in of.items() if split in pairs}
-    if not others:
-        return []
-    say(f"asking whether the calibration holds on {', '.join(others)}")
-    settings = Settings.of(vars(options))._replace(criteria=())
-    return calibration.on_tests(compared, pairs["val"], others, **settings._asdict())
-
-
 def _write(options, splits, config, result, command):
     """Write all but the page; returns what calibrator.json holds."""
-    out, compared = Path(options.out), result.compared
+    out, compared, choice, score_test = Path(options.out), result.compared, result.compared.choice, {}
     fits = [fitted for fitted in compared.fits if fitted.criterion]
-    saved = calibration.calibrator_json(compared.choice.fitted, inputs=config["inputs"], fits=fits)
+    saved = calibration.calibrator_json(choice.fitted, inputs=config["inputs"], fits=fits)
+    if choice.test is not None:
+        statistic = float(np.clip(choice.test.statistic, -_LARGEST, _LARGEST))
+        score_test["score_test"] = {"statistic": statistic, "p_value": choice.test.p_value}
     manifest = {
         "config": config,
         "data": {"name": options.val.rpartition("/")[2]},
-        "calibration": _summary(options, result, saved),
+        "calibration": {
+            "trained_gamma": options.trained_gamma,
+            **score_test,
+            "criterion": options.criterion,
+            "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
+            "plainest": {"method": choice.plainest.method.name, "criterion": choice.plainest.criterion},
+            "refused": choice.refused,
+            "tests": [*options.tests],
+            "split": result.measured_on,
+            "warnings": result.warnings,
+        },
         **provenance.of_program(command),
     }
     for warning in result.warnings:
@@ -211,10 +198,16 @@ def _held_back(splits: Splits, options: Namespace) -> tuple[Splits, Outputs | No
 def _decided(options, compared, held_back, splits):
     """Rows and arrays of what is decided, as given and by the chosen method."""
     as_given, chosen = compared.fits[0], compared.choice.fitted
-    fits = [as_given] if chosen is as_given else [as_given, chosen]
-    asked = {name: getattr(options, name) for name in (*DECIDING, "seed")}
-    pairs = _pair(held_back), _pair(splits["test"])
-    return calibration.decided(fits, *pairs, kind=options.sets, part=options.sets_of, **asked)
+    return calibration.decided(
+        [as_given] if chosen is as_given else [as_given, chosen],
+        _pair(held_back),
+        _pair(splits["test"]),
+        coverage=options.coverage,
+        error_at_most=options.error_at_most,
+        kind=options.sets,
+        part=options.sets_of,
+        seed=options.seed,
+    )
 
 
 def _rows_of(split, rows):
@@ -234,9 +227,17 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     paths |= dict([*options.tests.items()][1:])
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in paths.items()}
     _check_alike(splits, multilabel)
-    also = _read_also(options, _labelled(splits))
-    _check_counts(options, _labelled(splits))
-    measured = list(_labelled(splits))[-1]
+    labelled, also = _labelled(splits), {}
+    shapes = {name: labelled[name].logits.shape for name in ("val", "test") if name in labelled}
+    for text in options.also:
+        name, _, path = text.partition("=")
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) or not path or name in (*also, "val", "test"):
+            says = "give NAME=PATH, a new name in letters, digits, - and _ that is no split's, and a file"
+            raise InputError(f"--also={shown(text)}: {says}")
+        arrays = read_calibrated(path, shapes, where=f"--also={name}")
+        also[name] = (arrays["val"], arrays.get("test"))
+    _check_counts(options, labelled)
+    measured = [*labelled][-1]
     groups = 0 if splits[measured].group is None else len({*splits[measured].group})
     if groups > MOST_GROUPS and not multilabel:
         raise InputError(f"group of {measured} has {groups} different values: give at most {MOST_GROUPS}")
@@ -260,19 +261,6 @@ def _check_alike(splits, multilabel):
         raise InputError(f"{names} have not the same labels in one order: give all the same")
     if differ(lambda outputs: outputs.classes):
         raise InputError(f"the columns of {names} are named for different classes: give one order")
-
-
-def _read_also(options, labelled):
-    shapes = {name: labelled[name].logits.shape for name in ("val", "test") if name in labelled}
-    also = {}
-    for text in options.also:
-        name, _, path = text.partition("=")
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) or not path or name in (*also, "val", "test"):
-            says = "give NAME=PATH, a new name in letters, digits, - and _ that is no split's, and a file"
-            raise InputError(f"--also={shown(text)}: {says}")
-        arrays = read_calibrated(path, shapes, where=f"--also={name}")
-        also[name] = (arrays["val"], arrays.get("test"))
-    return also
 
 
 def _check_counts(options, labelled):
@@ -350,23 +338,6 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
     return {"inputs": inputs, "evaluation": evaluation, "seed": options.seed, "folds": options.num_folds, **more}
 
 
-def _summary(options, result, saved):
-    """The manifest's entry on what was chosen, and how."""
-    choice, summary = result.compared.choice, {"trained_gamma": options.trained_gamma}
-    if choice.test is not None:
-        statistic = float(np.clip(choice.test.statistic, -_LARGEST, _LARGEST))
-        summary["score_test"] = {"statistic": statistic, "p_value": choice.test.p_value}
-    return summary | {
-        "criterion": options.criterion,
-        "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
-        "plainest": {"method": choice.plainest.method.name, "criterion": choice.plainest.criterion},
-        "refused": choice.refused,
-        "tests": [*options.tests],
-        "split": result.measured_on,
-        "warnings": result.warnings,
-    }
-
-
 def _attach(path, fitted, out=None):
     """Write calibrated.onnx, a classifier's model that goes on to calibrated probabilities; without out, try it."""
     model = fitted.to_onnx(path)
@@ -385,15 +356,15 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison, task: 
     written = {name: fitted.predict_log_proba(outputs.logits, outputs.group) for name, outputs in splits.items()}
     if "test" not in _labelled(splits):
         written["cross_fit"] = compared.held_out_choice.log_probs
+    # several labels a row were read as rows of two classes each, in groups named by label
+    shape = (-1, len({*splits["val"].group})) if task == "multilabel" else -1
     for name, log_probs in written.items():
         log_probs, labels = np.asarray(log_probs), splits.get(name, splits["val"]).labels
         if task == "multilabel":
-            count = len(set(splits["val"].group))
-            log_probs, labels = (
-                log_probs[:, 1].reshape(-1, count),
-                None if labels is None else labels.reshape(-1, count),
-            )
-        arrays = {"probs": np.exp(log_probs), "log_probs": log_probs} | ({} if labels is None else {"labels": labels})
+            log_probs = log_probs[:, 1].reshape(shape)
+        arrays = {"probs": np.exp(log_probs), "log_probs": log_probs}
+        if labels is not None:
+            arrays["labels"] = labels.reshape(shape)
         records.write_arrays(out, f"probabilities/{name}", arrays)
 
 
@@ -402,12 +373,40 @@ def input_warnings(options: Namespace, splits: Splits) -> Iterator[str]:
     for name, outputs in splits.items():
         if options.ignore_label:
             yield f"{outputs.left_out:,} rows of {name} have a label of --ignore-label and are left out."
-        yield from _of_file(name, outputs)
+        if masked := np.isneginf(outputs.logits).sum():
+            yield f"{masked:,} scores of {name} are empty or -inf, of classes that cannot be in their rows."
+        if outputs.looks_like_probs:
+            yield (
+                f"The logits of {name} look like probabilities: every row is in [0, 1] and sums to 1. If they are, use"
+                " --probs-key; everything here takes them for logits."
+            )
+        if outputs.unread:
+            yield f"Arrays of {name} that are not used: {findings.listed(outputs.unread)}."
+        if outputs.unit:
+            yield (
+                f"The probabilities of {name} are multiples of 1/{outputs.unit:,}, rounded or votes. Of votes a zero"
+                " counts as half a vote; of rounded numbers the zeros of a row share what its sum leaves of 1, half a"
+                " unit each at most. --floor sets another value; logits keep more."
+            )
+        if outputs.labels is None:
+            yield f"No labels are in {name}: its calibrated probabilities are written, and nothing is measured on it."
+            continue
+        of_true = outputs.logits[np.arange(len(outputs.logits)), outputs.labels]
+        at_floor = (of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum()
+        if outputs.kind == "probs" and at_floor:
+            yield (
+                f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
+                f" {PROBABILITY_FLOOR:.1e}: the NLL there says no more than that floor. Give logits, or another"
+                " --floor."
+            )
+        if not outputs.unit:  # else rounding has made them equal
+            yield from findings.repeated(name, outputs.logits, outputs.labels)
 
 
 def _of_sets(options, few):
     """The groups or classes that have too few examples for a threshold."""
     if names := ", ".join(few):
+        # with n held back the threshold is the ceil((n + 1) coverage)-th score, which is one of theirs from this n on
         least = math.ceil(options.coverage / (1 - options.coverage) - 1e-9)
         what = {
             "group": "Sets hold all classes in groups",
@@ -415,34 +414,3 @@ def _of_sets(options, few):
         }.get(options.sets_of, "Every set holds the classes")
         count = len(names.split(", "))
         yield f"{what} of which fewer than {least} examples are held back, {count} in all: {shown(names)}."
-
-
-def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
-    n, masked = len(outputs.logits), np.isneginf(outputs.logits).sum()
-    if masked:
-        yield f"{masked:,} scores of {name} are empty or -inf, of classes that cannot be in their rows."
-    if outputs.looks_like_probs:
-        yield (
-            f"The logits of {name} look like probabilities: every row is in [0, 1] and sums to 1. If they are, use"
-            " --probs-key; everything here takes them for logits."
-        )
-    if outputs.unread:
-        yield f"Arrays of {name} that are not used: {findings.listed(outputs.unread)}."
-    if outputs.unit:
-        yield (
-            f"The probabilities of {name} are multiples of 1/{outputs.unit:,}, rounded or votes. Of votes a zero counts"
-            " as half a vote; of rounded numbers the zeros of a row share what its sum leaves of 1, half a unit each at"
-            " most. --floor sets another value; logits keep more."
-        )
-    if outputs.labels is None:
-        yield f"No labels are in {name}: its calibrated probabilities are written, and nothing is measured on it."
-        return
-    of_true = outputs.logits[np.arange(n), outputs.labels]
-    at_floor = (of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum()
-    if outputs.kind == "probs" and at_floor:
-        yield (
-            f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
-            f" {PROBABILITY_FLOOR:.1e}: the NLL there says no more than that floor. Give logits, or another --floor."
-        )
-    if not outputs.unit:  # else rounding has made them equal
-        yield from findings.repeated(name, outputs.logits, outputs.labels)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -53,10 +52,10 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
         say("drawing the report")
         report.write_report(workdir)
         rows.extend(records.read_rows(workdir))
-        stops = _stops(rows, members)
-        if len(stops) == len(members):
+        count, stops = _stops(rows, members)
+        if count == len(members):
             raise RunError(
-                f"every member stopped and has no results ({_listed(stops)}); lower config.optimizer.learning_rate "
+                f"every member stopped and has no results ({stops}); lower config.optimizer.learning_rate "
                 "or set config.optimizer.clip_norm, in a new --workdir"
             )
 
@@ -67,9 +66,11 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
             seconds = {"prepare": time.perf_counter() - began}
             outcome, at_once = training.train(workdir, prepared, members, states, predict)
             seconds |= {"compile": outcome.compile_seconds, "train": outcome.train_seconds}
-            if outcome.compile_seconds:  # else nothing was left to train: what it took then stays in the rows
+            # where nothing was left to train, the rows keep what it took then
+            if outcome.compile_seconds:
                 took = [Seconds("seconds", phase, value) for phase, value in seconds.items()]
-                tags = members[0].tags if len(members) == 1 else {}  # those of a sweep are of all members together
+                # those of a sweep are of all members together, and so of none
+                tags = members[0].tags if len(members) == 1 else {}
                 records.append_rows(workdir, tagged(took, step=prepared.plan.steps, **tags))
             # once more: a checkpoint that was damaged takes the rows after the one before it away
             left = parallel.broadcast("members left", not_evaluated)
@@ -79,30 +80,13 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
 
 
 def _stops(rows, members):
-    """The members that have stopped, since a number was not finite, and where."""
-    stops = select(rows, Scalar, name="stopped")
-    return [
+    """How many members have stopped, since a number was not finite, and where the first of them did."""
+    stops = [
         f"{member.name or 'the run'} at step {row.value:.0f}"
         for member in members
-        for row in select(stops, Scalar, **member.tags)
+        for row in select(rows, Scalar, name="stopped", **member.tags)
     ]
-
-
-def _listed(stops: Sequence[str]) -> str:
-    return "; ".join(stops[:3]) + (f" and {len(stops) - 3} more" if len(stops) > 3 else "")
-
-
-def _predict(dataset, states, predict, indices, at_once):
-    """Predictions on val and test of the members of these numbers, in the groups in which they trained."""
-    predictions = {index: {} for index in indices}
-    for name, split in (("val", dataset.val), ("test", dataset.test)):
-        for first in sorted({index - index % at_once for index in indices}):
-            group = jax.tree.map(lambda leaf: leaf[first : first + at_once], states)  # noqa: B023
-            predicted = predict(split, group)
-            for index, logits in enumerate(np.moveaxis(predicted.logits, 1, 0), first):
-                if index in predictions:
-                    predictions[index][name] = predicted._replace(logits=logits)
-    return predictions
+    return len(stops), "; ".join(stops[:3]) + (f" and {len(stops) - 3} more" if len(stops) > 3 else "")
 
 
 def _evaluate(workdir, prepared, members, left, states, at_once, predict):
@@ -112,7 +96,15 @@ def _evaluate(workdir, prepared, members, left, states, at_once, predict):
     """
     began, trained = time.perf_counter(), [index for index in left if not states.frozen[index]]
     say("predicting val and test")
-    predictions = _predict(prepared.dataset, states, predict, trained, at_once)
+    predictions = {index: {} for index in trained}
+    # in the groups in which they trained: with others beside it a member's numbers are rounded otherwise
+    for first in sorted({index - index % at_once for index in trained}):
+        group = jax.tree.map(lambda leaf: leaf[first : first + at_once], states)  # noqa: B023
+        for name in ("val", "test"):
+            predicted = predict(getattr(prepared.dataset, name), group)
+            for index, logits in enumerate(np.moveaxis(predicted.logits, 1, 0), first):
+                if index in predictions:
+                    predictions[index][name] = predicted._replace(logits=logits)
     say("calibrating")
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # a member's numbers are those that it has alone
         calibrated = {
@@ -146,7 +138,7 @@ def run_and_print(config: ConfigDict, workdir: str | Path, *, shard: str | None 
     manifest, members = records.read_manifest(workdir), of_shard(make_members(config), shard)
     print(report.sweep_text(rows, manifest) if members[0].name else report.results_text(rows, manifest, "test"))
     print(", ".join(f"{row.phase} {row.value:.1f} s" for row in select(rows, Seconds)))
-    stops = _stops(records.read_rows(workdir), members)
-    if stops:
-        print(f"{len(stops)} of {len(members)} members stopped and have no results: {_listed(stops)}")
+    count, stops = _stops(records.read_rows(workdir), members)
+    if count:
+        print(f"{count} of {len(members)} members stopped and have no results: {stops}")
     print(f"report: {Path(workdir) / 'report.html'}")

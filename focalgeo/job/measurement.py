@@ -56,6 +56,7 @@ def curvature_rows(member: Member, prepared: Prepared, state: TrainState, *, in_
     A loss with a penalty is measured without it, as its mean over examples. In training only lambda_max and trace are.
     """
     settings, rows = member.config.curvature, []
+    # one key for each kind, measured or not: what is asked for besides changes no number of the others
     key, parts_key, density_key, sharpness_key = jax.random.split(member.keys["probe"], 4)
     options = {name: settings[name] for name in ("max_products", "tolerance", "num_probes", "trace_method")}
     for split in settings.splits if settings.examples else ():
@@ -199,6 +200,7 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
         if not checks.all_finite(logits):
             raise RunError(f"logits on {split} are not finite")
     options, num_classes = member.config.evaluation, predictions["val"].logits.shape[-1]
+    # multiples of the step and no running sum, whose rounding would add up: T = 1 is on the grid
     count = round(options.max_temperature / options.temperature_step)
     settings = Settings.of(
         options,

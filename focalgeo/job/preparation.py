@@ -137,7 +137,8 @@ def prepare(config, dataset: Dataset | None = None) -> Prepared:
     plan = loop.Plan(settings.epochs, steps_per_epoch, config.log_every, config.checkpoint.every)
     if settings.schedule == "cosine":
         schedule = optimiser.cosine_schedule(plan.steps, settings.warmup_epochs * steps_per_epoch)
-    else:  # beyond the last step no boundary has an effect, and int32 may not hold it
+    else:
+        # beyond the last step no boundary has an effect, and int32 may not hold it
         boundaries = [min(epoch * steps_per_epoch, plan.steps) for epoch in settings.decay_epochs]
         schedule = optimiser.step_schedule(boundaries, settings.decay_factor)
     tx = optimiser.make_optimiser(
@@ -269,6 +270,7 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
         InputError: the network does not fit the data, or memory does not hold the states twice, as a step does.
     """
     shapes, free = state_shapes(prepared, members[0]), parallel.free_memory()
+    # a step holds the states before it and those after it at once
     needed = 2 * len(members) * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
     if needed > free:
         raise InputError(

@@ -81,23 +81,18 @@ def deferred_signals() -> Iterator[Callable[[], int | None]]:
         return
 
     def note(signum, frame):
-        _let_go_of_terminal()
+        for descriptor in (1, 2):
+            try:
+                os.tcgetpgrp(descriptor)
+            except OSError as error:
+                if error.errno == errno.EIO:  # a terminal that is gone: the next line would be an error
+                    with open(os.devnull, "wb") as nowhere:
+                        os.dup2(nowhere.fileno(), descriptor)
         seen.append(signum)
         restore()
 
     with handled(note) as restore:
         yield lambda: seen[0] if seen else None
-
-
-def _let_go_of_terminal() -> None:
-    """Write to nowhere instead of to a terminal that is gone, where the next line would be an error."""
-    for descriptor in (1, 2):
-        try:
-            os.tcgetpgrp(descriptor)
-        except OSError as error:
-            if error.errno == errno.EIO:
-                with open(os.devnull, "wb") as nowhere:
-                    os.dup2(nowhere.fileno(), descriptor)
 
 
 def check_jax() -> None:

@@ -107,6 +107,7 @@ def choose_program(
             if number == 1:
                 raise
             break
+        # the first call compiled: it is not timed
         began = time.perf_counter()
         for _ in range(3):
             groups = program.step(groups, batch)[0]

@@ -53,18 +53,15 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
         (run.method_title(column), _fit_note(run, column), of_names, "chosen" if column == run.chosen else "")
         for column, of_names in rows.items()
     ]
-    return measurements(corner, titles, lines, list(_clear_bests(run, split, titles, rows)))
-
-
-def _clear_bests(run, split, titles, rows):
-    """Yield the row of each metric that is better beyond noise than those of all other methods."""
+    bold = []
     for name, title in titles.items():
         values = {column: of_names[name].value for column, of_names in rows.items() if of_names[name]}
         if values and title.best != "middle":
             best = (min if title.best == "low" else max)(values, key=values.get)
             others = [column for column in run.column_of_each(split) if column in values and column != best]
             if {finding(run.difference(name, split, best, other), title.best) for other in others} == {"better"}:
-                yield rows[best][name]
+                bold.append(rows[best][name])
+    return measurements(corner, titles, lines, bold)
 
 
 def _fit_note(run, column):
@@ -187,6 +184,7 @@ def verdict(run: Run) -> Markup:
     entry, chosen, (metric, title) = run.manifest["calibration"], run.chosen, _judge(run)
     test, leave, plainest = entry.get("score_test"), chosen == AS_TRAINED, Column(**entry["plainest"])
     fitted = [column for column in run.column_of_each(HELD_OUT) if column.criterion]
+    # the method to use is held against none; where none is the choice, it is held against the first method fitted
     against = [*fitted, AS_TRAINED][0] if leave else AS_TRAINED
     row, cost = (run.difference(metric, HELD_OUT, *pair) for pair in ((chosen, against), (plainest, chosen)))
     on_val = say(
@@ -209,21 +207,6 @@ def verdict(run: Run) -> Markup:
         if (row := run.difference(name, run.measured_on, chosen, against))
     ]
     return (on_val + " " + say("on_test", judged=judged, least=LEAST_EXAMPLES)).rstrip()
-
-
-def _elsewhere(run):
-    """A line for each method from elsewhere that is better than the chosen one beyond noise."""
-    metric, title = _judge(run)
-    rows = {
-        run.method_title(column): run.difference(metric, run.measured_on, column, run.chosen)
-        for column in run.columns()
-        if column.method not in run.methods
-    }
-    return [
-        say("elsewhere", method=method, numbers=difference_text(row, title))
-        for method, row in rows.items()
-        if finding(row) == "better" and row.n >= LEAST_EXAMPLES
-    ]
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
@@ -251,7 +234,18 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         _apply_section(run, entry["choice"]),
         sections.record(run, "The run", folder="FOLDER"),
     ]
-    warnings = [*_elsewhere(run), *entry["warnings"]]
+    metric, title = _judge(run)
+    elsewhere = {
+        run.method_title(column): run.difference(metric, split, column, run.chosen)
+        for column in run.columns()
+        if column.method not in run.methods
+    }
+    warnings = [
+        say("elsewhere", method=method, numbers=difference_text(row, title))
+        for method, row in elsewhere.items()
+        if finding(row) == "better" and row.n >= LEAST_EXAMPLES
+    ]
+    warnings += entry["warnings"]
     return sections.write_page(path, f"Calibration of {run.data_title}", parts, lead=verdict(run), warnings=warnings)
 
 
@@ -323,24 +317,21 @@ def _tests_section(run):
     """A line for each of several tests: does the calibration hold there, and what would a fit there gain?"""
     on_val, own = Column("fitted_on_val"), BY_NLL if run.chosen == AS_TRAINED else run.chosen
     fits = {"as given": AS_TRAINED, "fitted on val": on_val, "fitted there": own}
-    splits = {name: f"{HELD_OUT}_{name}" for name in run.manifest["calibration"].get("tests", ())}
-    eces = {name: [run.metric(of, "ece", split) for of in fits.values()] for name, split in splits.items()}
-    eces = {name: rows for name, rows in eces.items() if rows[1]}
-    if not eces:
-        return Section("")
-    kept = {name: run.metric(on_val, "calibration_kept", splits[name]) for name in eces}
-    own_less = {name: run.difference("nll", splits[name], own, on_val) for name in eces}
-    gains = {
-        name: difference_text(row, NLL, named=False)
-        for name, row in own_less.items()
-        if finding(row) == "better" and row.n >= LEAST_EXAMPLES
-    }
-    lines = []
-    for name, row in kept.items():
-        shares = run.metric(AS_TRAINED, "accuracy", splits[name]), *eces[name]
+    eces, kept, gains, lines = {}, {}, {}, []
+    for name in run.manifest["calibration"].get("tests", ()):
+        split = f"{HELD_OUT}_{name}"
+        of_fits = [run.metric(of, "ece", split) for of in fits.values()]
+        if of_fits[1] is None:  # a test without labels
+            continue
+        row, less = run.metric(on_val, "calibration_kept", split), run.difference("nll", split, own, on_val)
+        eces[name], kept[name] = of_fits, row
+        if finding(less) == "better" and less.n >= LEAST_EXAMPLES:
+            gains[name] = difference_text(less, NLL, named=False)
+        shares = [metric_cell(share, ECE) for share in (run.metric(AS_TRAINED, "accuracy", split), *of_fits)]
         p_value = Cell("< 0.001" if row.value < 0.001 else f"{row.value:.3f}", value=row.value)
-        cells = [*(metric_cell(share, ECE) for share in shares), p_value, metric_cell(own_less[name], NLL)]
-        lines.append(Line(name, f"{row.n:,} examples", cells))
+        lines.append(Line(name, f"{row.n:,} examples", [*shares, p_value, metric_cell(less, NLL)]))
+    if not lines:
+        return Section("")
     titles = ("Accuracy", "as given"), *((f"ECE {title}", "") for title in fits), ("As on val", "p-value")
     return Section(
         "Does the calibration hold on each test?",
@@ -353,7 +344,7 @@ def _tests_section(run):
             fewest=min(run.setting("inputs.val.examples"), *(row.n for row in kept.values())),
         ),
         [Table("Test", [*titles, ("NLL difference", "of a fit there, nats")], lines)],
-        figures=lambda: [
+        figures=[
             Panel("tests", "ECE on each test", row_figures.eces_of_tests(eces, fits, run.method_colour(run.chosen)))
         ],
         notes=say("how_tests"),
@@ -390,7 +381,7 @@ def _decision_section(run):
         for rows in parts[: row_figures.MOST_CLASSES]
     ]
     covered = [rows["set_coverage"] for rows in parts if "set_coverage" in rows]
-    below = sum(row.high < rows["expected_coverage"].low for row, rows in zip(covered, parts, strict=False))
+    below = sum("set_coverage" in rows and rows["set_coverage"].high < rows["expected_coverage"].low for rows in parts)
     curves = {of: run.select(Metric, of, name="error_of_share", split="test") for of in (AS_TRAINED, chosen)}
     return Section(
         "What to do with them: sets, answers, none",
@@ -399,7 +390,7 @@ def _decision_section(run):
             measurements("Test split", _DECISIONS, [(run.fitted_title(of), "", found[None, of]) for of in curves]),
             measurements("Least covered first", _DECISIONS, of_parts),
         ],
-        figures=lambda: [Panel("risk_coverage", "Errors among the surest", row_figures.risk_coverage(run, curves))],
+        figures=[Panel("risk_coverage", "Errors among the surest", row_figures.risk_coverage(run, curves))],
         notes=say("how_decided", run=run),
         layout="beside",
     )

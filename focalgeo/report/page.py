@@ -1,11 +1,9 @@
 """The page of a workdir: figures and tables in one HTML file that opens without a network."""
 
 import math
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 from markupsafe import Markup
 
 from focalgeo import files, records
@@ -51,7 +49,6 @@ from focalgeo.rows import (
     HistogramBin,
     ReliabilityBin,
     Scalar,
-    Sharpness,
     Trace,
     select,
 )
@@ -64,7 +61,7 @@ _PARTS = (
     ("rank_one", "– change of weight", "rank one, of either sign"),
     ("residual", "Network in its parameters", "residual part"),
     ("scale_only", "By scale alone", ""),
-    ("scale_free_trace", TITLES["scale_free_trace"].title, "Σ θ² × diagonal of the Hessian"),
+    ("scale_free_trace", TITLES["scale_free_trace"], "Σ θ² × diagonal of the Hessian"),
 )
 
 
@@ -172,18 +169,10 @@ def _training_sections(rows):
         Panel(f"training_{name}", title, row_figures.course(rows, name))
         for name, (title, _) in row_figures.COURSES.items()
     ]
-    # a training row is a mean over as many batches as usually lie between two rows
-    steps = sorted({row.step for row in select(rows, Scalar, name="loss", split="train")})
-    batches = int(statistics.mode([*np.diff([0, *steps])] or [0]))
+    # a training row is a mean over the batches since the row before it, the first over those since the start
+    batches = min((row.step for row in select(rows, Scalar, name="loss", split="train")), default=0)
     notes = say("training", batches=batches, epoch=latest(rows, Scalar, name="selected_epoch"))
-    return [
-        Section("Training", figures=courses, notes=notes),
-        Section("Training, example by example", figures=_diagnostics(in_training(rows)), notes=say("diagnostics")),
-    ]
-
-
-def _diagnostics(rows):
-    """Means by epoch, gradients of the first split that has them, and reliability after the last epoch."""
+    rows = in_training(rows)
     panels = [
         Panel(f"diagnostics_{name}", title, row_figures.means(rows, name))
         for name, (title, _) in row_figures.MEANS.items()
@@ -196,16 +185,20 @@ def _diagnostics(rows):
             bins, epoch = latest_by(select(last, ReliabilityBin, split=split), "bin"), style.rounded(last[0].epoch)
             drawn = row_figures.diagram(bins)
             panels.append(Panel(f"diagnostics_reliability_{split}", f"Reliability on {split}, epoch {epoch}", drawn))
-    return panels
+    return [
+        Section("Training", figures=courses, notes=notes),
+        Section("Training, example by example", figures=panels, notes=say("diagnostics")),
+    ]
 
 
 def _curvature_section(rows):
     """Two losses side by side: largest eigenvalue and trace, the spectrum, and the parts of each."""
-    lines, drawn, estimates = [], [], row_figures.ESTIMATES
-    for name, (title, *_) in TITLES.items():
-        kind, _ = estimates.get(name, (Sharpness, ""))
-        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in measured(rows, kind, name)]
-        if name in estimates:
+    lines, drawn = [], []
+    for name, title in TITLES.items():
+        # the scale-free trace is a line among the parts
+        found = () if name == "scale_free_trace" else measured(rows, name)
+        lines += [Line(title, measured_title(row), _curvature_cells(row)) for row in found]
+        if name in row_figures.ESTIMATES:
             drawn += [
                 Panel(f"curvature_{name}", title, row_figures.estimates(rows, name)),
                 Panel(f"training_{name}", f"{title} while training", row_figures.curvature_course(rows, name)),
@@ -214,8 +207,6 @@ def _curvature_section(rows):
         Panel(f"spectral_density_{split}", f"Eigenvalues on {split}", row_figures.density(rows, split))
         for split in splits_of(select(rows, DensityBin))
     ]
-    splits = splits_of(select(rows, AttributionPart, epoch=None))
-    words = _attribution_words(rows, "val" if "val" in splits else next(iter(splits), ""))
     return Section(
         "Curvature of the loss",
         _curvature_words(rows),
@@ -226,12 +217,7 @@ def _curvature_section(rows):
             Section(
                 "All eigenvalues", figures=density, notes=say("density", row=latest(rows, DensityBin)), layout="wide"
             ),
-            Section(
-                "Where it comes from",
-                say("paragraph", text=words),
-                [_attribution_table(rows, split) for split in splits],
-                notes=say("parts"),
-            ),
+            _attribution_section(rows),
         ],
         layout="wide",
     )
@@ -258,46 +244,48 @@ def _curvature_cells(row):
 
 def _curvature_words(rows):
     """One sentence that compares the training loss's trace on val with cross-entropy's; "" without both."""
-    on_val = {row.loss: row for row in measured(rows, Trace, "trace") if row.split == "val"}
+    on_val = {row.loss: row for row in measured(rows, "trace") if row.split == "val"}
     cross, row = on_val.pop("cross_entropy", None), next(iter(on_val.values()), None)
     if row is None or cross is None or min(row.value, cross.value) <= 0:
         return Markup()
     ratio = row.value / cross.value
+    # the delta method: relative errors of a ratio add in squares
     half = Z95 * ratio * math.hypot(row.stderr / row.value, cross.stderr / cross.value)
     ends = style.ends(ratio - half, ratio + half)
     return say("curvature", loss=loss_title(row.loss), ratio=significant(ratio, 3), ends=ends)
 
 
-def _attribution_table(rows, split):
-    """A line for each part, and a column for each loss of the trace's, then of the largest eigenvalue's."""
-    after = {"split": split, "epoch": None}
-    cells = {(row.part, row.of, row.loss): row for row in select(rows, AttributionPart, **after)}
-    columns = sorted(dict.fromkeys((of, loss) for _, of, loss in cells), key=lambda column: column[0] != "trace")
-    for row in select(rows, Trace, name="scale_free_trace", **after):
-        cells["scale_free_trace", "trace", row.loss] = row
-    weight = latest(rows, Diagnostic, name="mean_weight", **after)
-    scale = f"cross-entropy × mean weight {significant(weight.value, 2)}" if weight else ""
-    lines = []
-    for part, title, note in _PARTS:
-        line = [_part_cell(cells.get((part, *column))) for column in columns]
-        if set(line) != {NOTHING}:
-            lines.append(Line(title, scale if part == "scale_only" else note, line))
-    return Table(f"Part, {split}", [(TITLES[of].title, loss_title(loss)) for of, loss in columns], lines)
-
-
-def _part_cell(row):
-    if row is None:
-        return NOTHING
-    return Cell(significant(row.value), f"± {significant(row.stderr, 2)}" if row.stderr else "", value=row.value)
-
-
-def _attribution_words(rows, split):
-    """Sentences on the parts: scaled or not, and by which examples."""
-    rows = select(rows, AttributionPart | Diagnostic, split=split, epoch=None)
+def _attribution_section(rows):
+    """The parts of each split: a line for each, a column for each loss of the trace's, then of the eigenvalue's."""
+    rows = [row for row in rows if row.epoch is None]
+    splits, tables = splits_of(select(rows, AttributionPart)), []
+    for split in splits:
+        cells = {(row.part, row.of, row.loss): row for row in select(rows, AttributionPart, split=split)}
+        columns = sorted(dict.fromkeys(key[1:] for key in cells), key=lambda column: column[0] != "trace")
+        for row in select(rows, Trace, name="scale_free_trace", split=split):
+            cells["scale_free_trace", "trace", row.loss] = row
+        weight = latest(rows, Diagnostic, name="mean_weight", split=split)
+        scale = f"cross-entropy × mean weight {significant(weight.value, 2)}" if weight else ""
+        lines = []
+        for part, title, note in _PARTS:
+            found = [cells.get((part, *column)) for column in columns]
+            line = [
+                Cell(significant(row.value), f"± {significant(row.stderr, 2)}" if row.stderr else "", value=row.value)
+                if row
+                else NOTHING
+                for row in found
+            ]
+            if any(found):
+                lines.append(Line(title, scale if part == "scale_only" else note, line))
+        heads = [(TITLES[of], loss_title(loss)) for of, loss in columns]
+        tables.append(Table(f"Part, {split}", heads, lines))
+    # the sentences are about val, as choices are
+    rows = select(rows, AttributionPart | Diagnostic, split="val" if "val" in splits else next(iter(splits), ""))
     beyond = latest(rows, AttributionPart, of="trace", part="beyond_scaling")
-    return say(
+    words = say(
         "attribution",
         parts={row.part: row for row in select(rows, AttributionPart, of="trace", loss=beyond and beyond.loss)},
         named={row.name: row for row in select(rows, Diagnostic, quantile=None)},
         quantiles={row.quantile: row for row in select(rows, Diagnostic, name="true_class_probability")},
     )
+    return Section("Where it comes from", say("paragraph", text=words), tables, notes=say("parts"))

@@ -1,7 +1,6 @@
 """The figures of a run and of a calibration, drawn from rows; a notebook draws what the page draws.
 
-Each makes a figure of the page's size and returns its axes; `.figure` is what `to_svg` takes. A reliability diagram
-draws into axes that it is given, too.
+Each makes a figure of the page's size and returns its axes; `.figure` is what `to_svg` takes.
 """
 
 import itertools
@@ -24,6 +23,7 @@ from focalgeo.report.selection import (
     HELD_OUT,
     PLAIN,
     Column,
+    Curvature,
     Rows,
     Run,
     criterion_title,
@@ -70,7 +70,7 @@ from focalgeo.rows import (
 )
 
 MOST_CLASSES = 12  # of the figure of classes, the farthest off first
-ESTIMATES = {"lambda_max": (Eigenvalue, "largest eigenvalue (± residual)"), "trace": (Trace, "trace (95% interval)")}
+ESTIMATES = {"lambda_max": "largest eigenvalue (± residual)", "trace": "trace (95% interval)"}
 _TRUE = {"reliability": ("accuracy", "confidence"), "class1_reliability": ("share", "probability of class 1")}
 COURSES = {  # title and label
     "loss": ("Loss", "loss (nats)"),
@@ -100,27 +100,25 @@ def bins_of(
     return latest_by(select(rows, ReliabilityBin, name=name, split=split, epoch=None, **column._asdict()), "bin")
 
 
-def reliability(
-    rows: Rows, column: Column = AS_TRAINED, *, split: str = "test", colour: str = "grey", ax: Axes | None = None
-) -> Axes:
-    """Draw the reliability diagram of a method after training: `diagram` of its bins."""
-    return diagram(bins_of(rows, column, split=split), colour=colour, ax=ax)
+def reliability(rows: Rows, column: Column = AS_TRAINED, *, colour: str = "grey") -> Axes:
+    """Draw the reliability diagram of a method on test after training: `diagram` of its bins."""
+    return diagram(bins_of(rows, column), colour=colour)
 
 
 @styled()
-def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey", ax: Axes | None = None) -> Axes:
+def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey") -> Axes:
     """Draw what share came true in each bin, its Wilson 95% interval, and hatched the gap to its mean confidence.
 
-    Without `ax`, the examples per bin stand beneath.
+    The examples per bin stand beneath.
     """
     fields = "n", "lower", "upper", "value", "confidence", "low", "high"
     counts, lower, upper, share, confidence, *ends = _values_of(bins, *fields)
     true, predicted = _TRUE[bins[0].name]
-    if ax is None:
-        ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
-        bars(beneath, lower, upper, counts, colour=colour)
-        logarithmic_ticks(beneath, "y")
-        beneath.set(xlabel=predicted, ylabel="examples", ylim=(counts.min() / 2, None))
+    ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
+    bars(beneath, lower, upper, counts, colour=colour)
+    logarithmic_ticks(beneath, "y")
+    # half of the fewest, so that a bin of one example has a bar on the logarithmic axis
+    beneath.set(xlabel=predicted, ylabel="examples", ylim=(counts.min() / 2, None))
     bars(ax, lower, upper, share, *ends, colour=colour)
     ax.bar(
         lower,
@@ -172,12 +170,11 @@ def _bounds(row):
 @styled()
 def estimates(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
-    kind, label = ESTIMATES[name]
     lines = {}
-    for row in measured(rows, kind, name):
+    for row in measured(rows, name):
         low, high = _bounds(row)
         lines[measured_title(row)] = [Mark(row.value, low, high, loss_colour(row.loss))]
-    return intervals(lines, label)
+    return intervals(lines, ESTIMATES[name])
 
 
 @styled()
@@ -202,8 +199,7 @@ def courses(lines: Mapping[str, tuple[Rows, Any, str]], across: str, label: str,
 
 def curvature_course(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" or "trace" with its error against the step, a line for each loss and split; None of none."""
-    kind, label = ESTIMATES[name]
-    return _by_split(in_training(select(rows, kind, name=name)), "loss", "step", label)
+    return _by_split(in_training(select(rows, Curvature, name=name)), "loss", "step", ESTIMATES[name])
 
 
 def course(rows: Rows, name: str) -> Axes | None:
@@ -212,7 +208,8 @@ def course(rows: Rows, name: str) -> Axes | None:
     Rows of a hundred steps or more stand faint behind their moving mean.
     """
     train, val = (latest_by(select(rows, Scalar, name=name, split=split), "step") for split in ("train", "val"))
-    lines, width = {"training": (train, "blue", "-"), "validation": (val, "orange", "-")}, len(train) // 50 * 2 + 1
+    lines = {"training": (train, "blue", "-"), "validation": (val, "orange", "-")}
+    width = len(train) // 50 * 2 + 1  # odd, so that each mean has a row in its middle
     if len(train) >= 100 and name != "learning_rate":
         values = np.convolve(*_values_of(train, "value"), np.full(width, 1 / width), mode="valid").tolist()
         smooth = [replace(row, value=value) for row, value in zip(train[width // 2 :], values, strict=False)]
@@ -251,7 +248,8 @@ def gradient_norms(rows: Rows, split: str) -> Axes:
     epochs = grouped(rows, "epoch")
     for place, colour in zip(sorted({0, len(epochs) // 2, len(epochs) - 1}), _EPOCH_COLOURS, strict=False):
         lower, upper, shares = _values_of(latest_by(epochs[place], "bin"), "lower", "upper", "value")
-        lower = np.where(lower, lower, upper / 2)  # the first of all bins begins at 0, which has no logarithm
+        # the first of all bins begins at 0, which has no logarithm
+        lower = np.where(lower, lower, upper / 2)
         histogram(ax, lower, upper, shares, colour=colour, label=f"epoch {rounded(epochs[place][0].epoch)}")
     logarithmic_ticks(ax, "x")
     percentages(ax, "y")
@@ -339,6 +337,7 @@ def differences(run: Run, metric: Title) -> Axes | None:
     ends = [max(-row.low, row.high) for row in itertools.chain(*lines.values())]
     if not ends:
         return None
+    # a margin beyond the farthest interval; where all differences are 0 any axis will do
     reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
     marks = {title: [_difference_mark(row, reach) for row in pair] for title, pair in lines.items()}
     label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"

@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -55,8 +56,9 @@ def write_list(folder: records.Workdir) -> Path:
         name = workdir.relative_to(folder)
         try:
             manifest = records.read_manifest(workdir)
-            has_rows = (workdir / records.METRICS_FILE).exists()  # which a run that has just begun has not
-            run = Run(records.read_rows(workdir) if has_rows else [], manifest)
+            # a run that has just begun has no rows
+            rows = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
+            run = Run(rows, manifest)
             settings = sections.settings(manifest.get("config", {}))
             kind, _, headline = page.kind_of(run)
             runs.append((manifest.get("created", ""), kind, name, run, settings, headline(run)))
@@ -65,7 +67,7 @@ def write_list(folder: records.Workdir) -> Path:
                 Section(short(str(name), 120), say("listed", what="cannot be read", text=short(str(error), 500)))
             )
     lines, parts, differ = [], [], False
-    for created, kind, name, run, settings, headline in sorted(runs, key=lambda entry: entry[0], reverse=True):
+    for created, kind, name, run, settings, headline in sorted(runs, key=itemgetter(0), reverse=True):
         if kind != "sweep":
             cells = [
                 sections.metric_cell(run.metric(column, metric, "test"), form)
@@ -76,13 +78,12 @@ def write_list(folder: records.Workdir) -> Path:
         peers = [others for _, other, _, _, others, _ in runs if other == kind]
         pairs = [pair for pair in settings.items() if any(pair not in others.items() for others in peers)]
         differ |= bool(pairs)
-        is_finished = (folder / name / "report.html").exists()
         what = f"calibration of {run.data_title}" if kind == "calibration" else f"{run.data_title}, {run.loss}"
-        link = f"{quote(os.fsencode(name))}/report.html" if is_finished else ""
+        link = f"{quote(os.fsencode(name))}/report.html" if (folder / name / "report.html").exists() else ""
         parts.append(
             Section(
                 say("linked", name=short(str(name), 120), page=link),
-                say("listed", created=created, what=what, is_finished=is_finished, text=headline),
+                say("listed", created=created, what=what, is_finished=link, text=headline),
                 lists={"": dict(pairs[:_MOST_DIFFERENCES])},
             )
         )

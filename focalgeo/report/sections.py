@@ -8,7 +8,7 @@ import io
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -19,10 +19,11 @@ from matplotlib.axes import Axes
 from msgspec.structs import replace
 
 from focalgeo import records
+from focalgeo.config import flat
 from focalgeo.report import style
 from focalgeo.report.selection import ECE, Run, has_interval, loss_title
 from focalgeo.report.style import printable, short
-from focalgeo.rows import Row, Seconds, Title, select
+from focalgeo.rows import Row, Seconds, Title
 from focalgeo.types import InputError
 
 
@@ -74,7 +75,7 @@ class Section(NamedTuple):
     title: str
     words: str = ""
     tables: Sequence[Table] = ()
-    figures: Sequence[Panel] | Callable[[], Sequence[Panel]] = ()  # drawn when they are asked for
+    figures: Sequence[Panel] = ()
     notes: str = ""
     parts: "Sequence[Section]" = ()
     lists: Mapping[str, Mapping[str, str]] = {}
@@ -85,7 +86,7 @@ class Section(NamedTuple):
     @property
     def panels(self) -> list[Panel]:
         """The figures that have axes."""
-        return [panel for panel in (self.figures() if callable(self.figures) else self.figures) if panel.axes]
+        return [panel for panel in self.figures if panel.axes]
 
     @property
     def has_content(self) -> bool:
@@ -145,23 +146,22 @@ def as_csv(table: Table) -> str:
     columns = [[table.corner, *(line.title for line in table.lines)], ["", *(line.note for line in table.lines)]]
     for (title, _), *cells in zip(table.heads, *(line.cells for line in table.lines), strict=True):
         unit = ", %" if any(cell.text.endswith("%") for cell in cells) else ""
-        for part, *entries in zip((unit, ", low", ", high", ", note"), *map(_entries, cells), strict=True):
-            if any(entry not in (None, "") for entry in entries):
-                columns.append([title + part, *entries])
+        parts = {
+            unit: [cell.text if cell.value is None else cell.value for cell in cells],
+            ", low": [cell.low for cell in cells],
+            ", high": [cell.high for cell in cells],
+            ", note": [cell.note if cell.low is None else "" for cell in cells],
+        }
+        columns += [[title + part, *of] for part, of in parts.items() if {*of} - {None, ""}]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(map(_csv_text, line) for line in zip(*columns, strict=True))
     return text.getvalue()
 
 
-def _entries(cell):
-    """The number or the text, the interval's ends, and what else stands beneath."""
-    return cell.text if cell.value is None else cell.value, cell.low, cell.high, cell.note if cell.low is None else ""
-
-
 def _csv_text(entry):
-    """A name that begins as a formula of a spreadsheet does gets an apostrophe before it."""
     if not isinstance(entry, str):
         return "" if entry is None else f"{entry:.10g}"
+    # a spreadsheet would run a name that begins so as a formula
     return "" if entry == NOTHING.text else f"'{entry}" if entry.startswith(("=", "+", "-", "@", "\t")) else entry
 
 
@@ -205,10 +205,14 @@ def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any)
     def svg(panel):
         name = re.sub(r"[^A-Za-z0-9,=_-]+", "_", panel.name)[:80]  # it may hold names of rows
         name = name if name not in figures else f"{name}-{len(figures)}"
-        figures[name] = style.to_svg(panel.axes.figure, name)
-        return _inline(figures[name], panel)
+        figures[name] = text = style.to_svg(panel.axes.figure, name)
+        label = f"{panel.title}: {' against '.join(filter(None, (panel.axes.get_ylabel(), panel.axes.get_xlabel())))}"
+        # on the page no ids but those referred to, its font, and colours that follow the theme
+        body = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :]).replace(style.FONT, "var(--font)")
+        for colour, value in style.COLOURS.items():
+            body = body.replace(value, f"var(--{colour})")
+        return Markup(body.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 
-    sections = [section._replace(figures=section.panels) for section in sections]
     sections = [section for section in sections if section.has_content]
     page = _TEMPLATES.get_template("page.html").render(title=title, sections=sections, svg=svg, **head)
     folder = path.parent / "figures"
@@ -220,28 +224,16 @@ def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any)
     return path
 
 
-def _inline(svg, panel):
-    """An SVG fit for a page: no ids but those referred to, colours that follow the theme, the page's font, a label."""
-    label = f"{panel.title}: {' against '.join(filter(None, (panel.axes.get_ylabel(), panel.axes.get_xlabel())))}"
-    body = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :]).replace(style.FONT, "var(--font)")
-    for name, colour in style.COLOURS.items():
-        body = body.replace(colour, f"var(--{name})")
-    return Markup(body.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
-
-
-def settings(tree: Any, none: str = "none", prefix: str = "") -> dict[str, str]:
+def settings(tree: Mapping[str, Any], none: str = "none") -> dict[str, str]:
     """Return a nested dict as dotted names and texts, in the order written.
 
     none: what stands for a value that is None or empty.
     """
-    if isinstance(tree, Mapping) and (tree or not prefix):
-        texts = {}
-        for key, value in tree.items():
-            texts |= settings(value, none, f"{prefix}.{key}".strip("."))
-        return texts
-    if isinstance(tree, list):
-        tree = ", ".join(map(str, tree))
-    return {short(prefix, 100): none if tree in (None, "", {}) else short(str(tree), 1000)}
+    texts = {}
+    for name, value in flat(tree):
+        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        texts[short(name, 100)] = none if text in (None, "") else short(str(text), 1000)
+    return texts
 
 
 def record(run: Run, title: str, **notes: Any) -> Section:
@@ -250,22 +242,17 @@ def record(run: Run, title: str, **notes: Any) -> Section:
     def entries(*names):
         return settings({name: run.manifest[name] for name in names if name in run.manifest})
 
+    seconds = Counter()  # of each phase, of all members
+    for row in {replace(row, value=0.0, step=None): row for row in run.select(Seconds)}.values():  # some ran twice
+        seconds[row.phase] += row.value
+    if len(seconds) > 1:
+        seconds["total"] = seconds.total()
     lists = {
         "": entries("data", "parameters", "created", "git"),
-        "Wall time": _phases(run.rows),
+        "Wall time": {phase: f"{value:.1f} s" for phase, value in seconds.items()},
         "Config": settings(run.manifest.get("config", {}), none="default"),
         "Versions and devices": entries("platform", "devices", "versions"),
     }
     command = short(shlex.join(map(str, run.manifest.get("command", ()))), 10_000)
     words = say("command", text=command)
     return Section(f"{title}, and how to repeat it", words=words, lists=lists, notes=say("record", **notes))
-
-
-def _phases(rows):
-    """The wall time of each phase, of all members, and the total."""
-    seconds = Counter()
-    for row in {replace(row, value=0.0, step=None): row for row in select(rows, Seconds)}.values():  # some ran twice
-        seconds[row.phase] += row.value
-    if len(seconds) > 1:
-        seconds["total"] = seconds.total()
-    return {phase: f"{value:.1f} s" for phase, value in seconds.items()}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from focalgeo.report.style import METHOD_COLOURS, fixed, interval, rounded, short
-from focalgeo.rows import Difference, Fit, Metric, Row, Title, select
+from focalgeo.rows import Difference, Eigenvalue, Fit, Metric, Row, Sharpness, Title, Trace, select
 
 # The methods that sentences are about; any other is known by its entry in the manifest alone.
 UNCALIBRATED, PLAIN, FOCAL = "uncalibrated", "temperature_scaling", "focal_temperature_scaling"
@@ -26,6 +26,7 @@ NLL, ECE = Title("NLL", "nats"), Title("ECE", "%", scale=100.0, digits=2)
 
 
 Rows = Sequence[Row]  # of a workdir, in the order written
+Curvature = Eigenvalue | Trace | Sharpness
 
 
 class Column(NamedTuple):
@@ -140,6 +141,7 @@ class Run(NamedTuple):
         """Return every method by every criterion that has metrics on the split, in the manifest's order."""
         rows = self.select(Metric, split=split or self.measured_on, group=None)
         columns = dict.fromkeys(Column(row.method, row.criterion) for row in rows)
+        # methods from elsewhere are not in the manifest, and come last
         order = [*self.methods, *(column.method for column in columns)]
         return sorted(columns, key=lambda column: order.index(column.method))
 
@@ -163,16 +165,9 @@ class Run(NamedTuple):
         """Return a metric with one method less that with another, whichever of them stands first in the rows."""
         for first, second in ((column, against), (against, column)):
             by = None if second.criterion == first.criterion else second.criterion
-            row = latest(
-                self.rows,
-                Difference,
-                name=f"{name}_difference",
-                split=split,
-                against=second.method,
-                against_criterion=by,
-                **first._asdict(),
-            )
-            if row:
+            fields = {"name": f"{name}_difference", "split": split, "against": second.method, "against_criterion": by}
+            # a part of a job that ran twice writes twice: the last row counts
+            for row in self.select(Difference, first, **fields)[-1:]:
                 return row if first == column else replace(row, value=-row.value, low=-row.high, high=-row.low)
         return None
 
@@ -229,9 +224,9 @@ def in_training(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row.epoch is not None]
 
 
-def measured(rows: Iterable[Row], kind: type, name: str) -> list[Any]:
+def measured(rows: Iterable[Row], name: str) -> list[Any]:
     """Return the last row of curvature `name` after training for each loss and split, in the order written."""
-    return list({(row.loss, row.split): row for row in select(rows, kind, name=name, epoch=None)}.values())
+    return list({(row.loss, row.split): row for row in select(rows, Curvature, name=name, epoch=None)}.values())
 
 
 def finding(row: Difference | None, best: str = "low") -> str:

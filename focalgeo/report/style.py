@@ -65,6 +65,7 @@ _STYLE = {
     "xtick.color": COLOURS["muted"],
     "ytick.color": COLOURS["muted"],
 }
+# a legend that names all members of a long sweep would be taller than its figure: then every second or third is named
 _MOST_ENTRIES, _LETTERS_OF_TWO = 24, 30  # of a legend; of an entry of which two stand beside each other
 _MOST_MARKS = 60  # of a course, up to which each of its points is marked
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -89,6 +90,7 @@ def to_svg(figure: Figure, name: str = "focalgeo") -> str:
     Two figures of different names share no id that anything refers to, so that one page can hold both.
     """
     buffer = io.StringIO()
+    # without a salt matplotlib's ids are random, and the page would differ each time it is made
     with styled(), matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of glyphs that no font has, and names too long for the layout
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -249,7 +251,7 @@ def legend(ax: Axes, *, title: str = "", loc: str = "outside upper left") -> Non
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
-    every = -(-len(handles) // _MOST_ENTRIES) or 1
+    every = -(-len(handles) // _MOST_ENTRIES)
     columns = 1 if title or max(map(len, labels)) > _LETTERS_OF_TWO else 2
     ax.figure.legend(handles[::every], labels[::every], loc=loc, ncols=columns, title=title)
 
@@ -266,6 +268,7 @@ def logarithmic_ticks(ax: Axes, axis: str) -> None:
     ax.autoscale(axis=axis)
     ticks = getattr(ax, f"{axis}axis")
     low, high = ticks.get_view_interval()
+    # powers of ten alone over two decades or more, 2 and 5 between them over less, and every digit over a short span
     subdivisions = (1,) if high >= 100 * low else (1, 2, 5) if high >= 5 * low else range(1, 10)
     ticks.set_major_locator(LogLocator(subs=subdivisions))
     ticks.set_major_formatter(lambda value, _: rounded(value))

@@ -22,6 +22,7 @@ from focalgeo.report.selection import (
     BY_NLL,
     UNCALIBRATED,
     Column,
+    Curvature,
     Rows,
     Run,
     grouped,
@@ -33,13 +34,11 @@ from focalgeo.report.selection import (
 from focalgeo.rows import (
     TITLES,
     Diagnostic,
-    Eigenvalue,
     Fit,
     Metric,
     ReliabilityBin,
     Row,
     Scalar,
-    Sharpness,
     Trace,
     select,
     wilson,
@@ -204,51 +203,34 @@ def _reliability(sweep: Sweep) -> list[Section]:
 
 def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
     """Return metrics, ECE and NLL after each method, fitted numbers and curvature, as far as there are rows."""
-    lines = [
-        *(
-            _of_metric(run, sweep, name, column)
-            for name in run.metrics
-            for column in run.column_of_each()
-            if column == AS_TRAINED or name in ("ece", "nll")
-        ),
-        *_of_fits(run, sweep),
-        *_of_curvature(run, sweep),
-    ]
-    return [line for line in lines if np.isfinite(line.numbers).any()]
-
-
-def _of_metric(run, sweep, name, column):
-    """A metric; those that a terminal shows as trained have a figure, and ECE after each method is in its own."""
-    title, words, figure = run.metrics[name], _after(run, column), None
-    if name == "ece" or (column == AS_TRAINED and name in PRINTED):
-        figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
-    line, numbers = joined(f"{title.title} {words}", title.unit), sweep.metric(name, column)
-    return Quantity(line, numbers, figure, words, run.method_colour(column), title.scale)
-
-
-def _after(run, column):
-    return "as trained" if column == AS_TRAINED else f"after {run.method_title(column).lower()}"
-
-
-def _of_fits(run, sweep):
-    """The fitted numbers; several methods' of one name are in one figure."""
-    for column in run.column_of_each():
+    lines, columns = [], run.column_of_each()
+    for (name, title), column in itertools.product(run.metrics.items(), columns):
+        if column != AS_TRAINED and name not in ("ece", "nll"):
+            continue
+        words, figure = _after(run, column), None
+        # those that a terminal shows as trained, and the ECE after each method, which are in one figure
+        if name == "ece" or (column == AS_TRAINED and name in PRINTED):
+            figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
+        line, numbers = joined(f"{title.title} {words}", title.unit), sweep.metric(name, column)
+        lines.append(Quantity(line, numbers, figure, words, run.method_colour(column), title.scale))
+    for column in columns:
         method = run.method_title(column).lower()
         for name, symbol in symbols_of(run.fits(column)).items():
             figure = "Calibration", f"sweep_{name}", f"Best {symbol}", name.replace("_", " ").capitalize()
             numbers = sweep.numbers(Fit, name=name, **column._asdict())
-            yield Quantity(f"Best {symbol}, {method}", numbers, figure, method, run.method_colour(column))
-
-
-def _of_curvature(run, sweep):
-    """What was measured of the Hessians of both losses, cross-entropy's first."""
-    for row in sorted(measured(run.rows, Trace, "trace"), key=lambda row: row.loss != "cross_entropy"):
+            lines.append(Quantity(f"Best {symbol}, {method}", numbers, figure, method, run.method_colour(column)))
+    for row in sorted(measured(run.rows, "trace"), key=lambda row: row.loss != "cross_entropy"):
         loss, split = loss_title(row.loss), row.split
-        for name, (title, *_) in TITLES.items():
-            numbers = sweep.numbers(Eigenvalue | Trace | Sharpness, name=name, loss=row.loss, split=split)
+        for name, title in TITLES.items():
+            numbers = sweep.numbers(Curvature, name=name, loss=row.loss, split=split)
             line = joined(title, loss, split)
             figure = "Curvature", f"sweep_{name}_{split}", f"{title} on {split}", title.lower()
-            yield Quantity(line, numbers, figure, loss, style.loss_colour(row.loss))
+            lines.append(Quantity(line, numbers, figure, loss, style.loss_colour(row.loss)))
+    return [line for line in lines if np.isfinite(line.numbers).any()]
+
+
+def _after(run, column):
+    return "as trained" if column == AS_TRAINED else f"after {run.method_title(column).lower()}"
 
 
 def _sweep_tables(sweep, quantities, *, differences=True):
@@ -272,7 +254,7 @@ def _cell(seeds, digits=4, steps=5, *, paired=False):
     Of paired differences with its sign, bold where the interval leaves out 0, and of one seed nothing.
     """
     value, _, low, high, n = seed_mean(seeds)
-    if n <= paired:
+    if n <= paired:  # a difference of one seed has no error to be judged by
         return NOTHING
     text = ("+" if paired and value > 0 else "") + style.significant(value, digits)
     if not low < high:  # one seed, or the same number in all
@@ -297,6 +279,7 @@ def _choices(run, sweep):
         if whole.sum() < 2:
             continue
         numbers, names = numbers[:, whole], np.array(members)[whole]
+        # from here on less is better, of accuracy too
         loss = numbers if title.best == "low" else -numbers
         chosen, best = loss.mean(2).argmin(1)
         note = f"by {(loss[0].argmin(0) == chosen).sum()} of {n} seeds alone" if n > 1 else ""
@@ -315,9 +298,22 @@ def _choices(run, sweep):
 def signs_of_failure(run: Run, sweep: Sweep, lines: Sequence[Quantity]) -> Markup:
     """Return a paragraph for each: ECE and curvature that part, members that stay at chance, members that stopped."""
     chance = [(_member_text(row), row) for row in run.at_chance()]
-    stopped = [f"{_member_text(row)} at step {row.value}" for row in run.select(Scalar, name="stopped")]
-    shares = _shares_stopped(sweep) if stopped else ({}, 1.0)
-    signs = [*_partings(run, sweep, lines), say("chance", members=chance), say("stopped", members=stopped, of=shares)]
+    signs = [*_partings(run, sweep, lines), say("chance", members=chance)]
+    stops = [f"{_member_text(row)} at step {row.value}" for row in run.select(Scalar, name="stopped")]
+    if stops:
+        from scipy.stats import fisher_exact  # slow to import, and most sweeps need none of it
+
+        shares, ends = {}, []
+        for head, value in zip(sweep.heads, sweep.values, strict=True):
+            rows = [row for line in sweep.lines for row in sweep.rows[line, value]]
+            stopped = members_of(rows, Scalar, name="stopped")
+            members = stopped | members_of(rows, Metric, name="accuracy", split="test", method=UNCALIBRATED)
+            if members:
+                low, high = wilson(len(stopped), len(members))
+                shares[head] = len(stopped), len(members), style.interval(100 * low, 100 * high, 0)
+                ends.append((len(stopped), len(members - stopped)))
+        p_value = fisher_exact([ends[0], ends[-1]]).pvalue if ends else 1.0
+        signs.append(say("stopped", members=stops, of=(shares, p_value)))
     return Markup().join(signs)
 
 
@@ -346,22 +342,6 @@ def _partings(run, sweep, lines):
             yield say("parting", line=line, rises=rises, signs=signs, sweep=sweep)
 
 
-def _shares_stopped(sweep):
-    """Return head -> members stopped, members, Wilson's interval in %; and Fisher's p of the first and last value."""
-    from scipy.stats import fisher_exact  # slow to import, and most sweeps need none of it
-
-    shares, ends = {}, []
-    for head, value in zip(sweep.heads, sweep.values, strict=True):
-        rows = [row for line in sweep.lines for row in sweep.rows[line, value]]
-        stopped = members_of(rows, Scalar, name="stopped")
-        members = stopped | members_of(rows, Metric, name="accuracy", split="test", method=UNCALIBRATED)
-        if members:
-            low, high = wilson(len(stopped), len(members))
-            shares[head] = len(stopped), len(members), style.interval(100 * low, 100 * high, 0)
-            ends.append((len(stopped), len(members - stopped)))
-    return shares, fisher_exact([ends[0], ends[-1]]).pvalue if len(ends) > 1 else 1.0
-
-
 def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     """Write the page of a sweep: curves along its axis with intervals over seeds, and tables of them."""
     sweep = sweep_of(run)
@@ -373,12 +353,6 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         Panel(f"sweep_trace_and_ece_{split}", f"Flatness on {split} and calibration", _scatter(sweep, split))
         for split in splits_of(run.select(Trace, **_OF_CROSS_ENTROPY))
     ]
-    wrong = {"name": "true_class_probability", "outcome": "wrong"}
-    courses = [
-        Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", _by_epoch(sweep, split=split, **wrong))
-        for split in splits_of(run.select(Diagnostic, **wrong))
-    ]
-    courses.append(Panel("sweep_weight_norm", row_figures.MEANS["weight_norm"][0], _by_epoch(sweep, "weight_norm")))
     parts = [
         Section("Signs of failure", signs_of_failure(run, sweep, lines)),
         Section(
@@ -389,7 +363,7 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
         Section(
             "Curvature", figures=_panels(sweep, lines, "Curvature") + flatness, notes=say("sweep_curvature", run=run)
         ),
-        Section("While training", figures=courses, notes=say("sweep_diagnostics")),
+        _training_section(run, sweep),
         Section(
             f"All numbers, and differences to those at {sweep.heads[0]}",
             tables=_sweep_tables(sweep, lines),
@@ -417,8 +391,17 @@ def write_sweep(path: Path, run: Run, search: Any = None) -> Path:
     )
 
 
+def _training_section(run, sweep):
+    wrong = {"name": "true_class_probability", "outcome": "wrong"}
+    courses = [
+        Panel(f"sweep_wrong_{split}", f"Examples predicted wrong, {split}", _by_epoch(sweep, split=split, **wrong))
+        for split in splits_of(run.select(Diagnostic, **wrong))
+    ]
+    courses.append(Panel("sweep_weight_norm", row_figures.MEANS["weight_norm"][0], _by_epoch(sweep, "weight_norm")))
+    return Section("While training", figures=courses, notes=say("sweep_diagnostics"))
+
+
 def _panels(sweep, quantities, section):
-    """The figures of a section."""
     shared = dict.fromkeys(line.figure for line in quantities if line.figure and line.figure[0] == section)
     return [
         Panel(*figure[1:3], _along_axis(sweep, [line for line in quantities if line.figure == figure]))
