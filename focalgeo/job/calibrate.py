@@ -28,7 +28,6 @@ from focalgeo.job import provenance, say
 from focalgeo.rows import Row, Seconds
 from focalgeo.types import (
     OFF_ONE,
-    PROBABILITY_FLOOR,
     DataWarning,
     InputError,
     ProbabilityWarning,
@@ -357,9 +356,10 @@ def _summary(options, result, saved):
     if choice.test is not None:
         statistic = float(np.clip(choice.test.statistic, -_LARGEST, _LARGEST))
         summary["score_test"] = {"statistic": statistic, "p_value": choice.test.p_value}
+    names = ("method", "criterion", "num_classes", "parameters", *(("zeros",) if choice.fitted.fills_zeros else ()))
     return summary | {
         "criterion": options.criterion,
-        "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
+        "choice": {name: saved[name] for name in names},
         "plainest": {"method": choice.plainest.method.name, "criterion": choice.plainest.criterion},
         "refused": choice.refused,
         "tests": [*options.tests],
@@ -419,7 +419,7 @@ def _of_sets(options, few):
 
 
 def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
-    n, masked = len(outputs.logits), np.isneginf(outputs.logits).sum()
+    masked = np.isneginf(outputs.logits).sum()
     if masked:
         yield f"{masked:,} scores of {name} are empty or -inf, of classes that cannot be in their rows."
     if outputs.looks_like_probs:
@@ -429,21 +429,8 @@ def _of_file(name: str, outputs: Outputs) -> Iterator[str]:
         )
     if outputs.unread:
         yield f"Arrays of {name} that are not used: {findings.listed(outputs.unread)}."
-    if outputs.unit:
-        yield (
-            f"The probabilities of {name} are multiples of 1/{outputs.unit:,}, rounded or votes. Of votes a zero counts"
-            " as half a vote; of rounded numbers the zeros of a row share what its sum leaves of 1, half a unit each at"
-            " most. --floor sets another value; logits keep more."
-        )
     if outputs.labels is None:
         yield f"No labels are in {name}: its calibrated probabilities are written, and nothing is measured on it."
         return
-    of_true = outputs.logits[np.arange(n), outputs.labels]
-    at_floor = (of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum()
-    if outputs.kind == "probs" and at_floor:
-        yield (
-            f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
-            f" {PROBABILITY_FLOOR:.1e}: the NLL there says no more than that floor. Give logits, or another --floor."
-        )
     if not outputs.unit:  # else rounding has made them equal
         yield from findings.repeated(name, outputs.logits, outputs.labels)

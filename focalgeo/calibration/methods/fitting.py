@@ -17,6 +17,7 @@ from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.fits import focal, search, stacking
 from focalgeo.calibration.fits.search import Grid, GridSearch
 from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method, group_names
+from focalgeo.calibration.methods.zeros import Zeros, chosen
 from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels, Weights
 from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
 
@@ -33,6 +34,7 @@ class Settings(NamedTuple):
     num_bins: int = 15
     trained_gamma: float | None = None
     group: Array | None = None  # the name of each example's group
+    zeros: Zeros | None = None  # what probabilities of 0 stand for where a fit is by NLL; None where there are none
 
 
 def checked_settings(settings: Mapping[str, Any]) -> Settings:
@@ -184,7 +186,7 @@ def _checked(methods, logits, labels, settings, mask, weights):
         )
         if by_classes or ("members" in method.options and examples.rows.shape[1] == 2):  # some members are by classes
             raise InputError(f"labels are soft, which {name} does not take: fit by NLL, or give classes")
-    return examples, settings
+    return examples, settings._replace(zeros=chosen(*blocks.on_host(examples)))
 
 
 @blocks.one_blas_thread()
@@ -206,18 +208,21 @@ def fit_all(methods, examples, settings, *, searches=None, starts=None, mixed=No
     on_host, starts = blocks.on_host(examples), starts or {}
     names, rows_of = _groups(examples, settings.group)
     examples = on_host
+    by_nll = examples
+    if settings.zeros:
+        by_nll = examples._replace(rows=settings.zeros.filled(examples.rows))
     needed = {option for method, criterion in plan if criterion == "nll" for option in method.options}
-    shared = {"searches": searches, "group": rows_of, **_by_nll(needed, examples, starts)}
-    logits, labels, weight = examples
+    shared = {"searches": searches, "group": rows_of, **_by_nll(needed, by_nll, starts)}
     fitted = []
     for method, criterion in plan:
         if "members" in method.options:
             shared["members"] = mixed or _members(fitted, examples, settings)
         known = settings._asdict() | shared | {"start": starts.get((method.name, criterion))}
         options = {option: known.get(option) for option in method.options}
+        logits, labels, weight = by_nll if criterion == "nll" else examples
         params = method.fit(logits, labels, criterion=criterion, weights=weight, **options)
         of_groups = names if "group" in method.options else None
-        fitted.append(Fitted(method, criterion, params, logits.shape[-1], of_groups))
+        fitted.append(Fitted(method, criterion, params, logits.shape[-1], of_groups, settings.zeros))
     return fitted
 
 
@@ -338,8 +343,12 @@ def cross_fit(methods, examples, settings, fold, starts=None) -> list[Calibrated
         others = examples._replace(weight=np.where(inside, 0, examples.weight))
         fitted = fit_all(single, others, settings, starts=starts)
         calibrated = calibrated or [Calibrated(fit.method, fit.criterion, np.empty_like(rows)) for fit in fitted]
-        for fit, held_out in zip(fitted, calibrated, strict=True):
+        for place, (fit, held_out) in enumerate(zip(fitted, calibrated, strict=True)):
             held_out.log_probs[inside] = fit.applied(rows[inside], group[inside])
+            filled = fit.filled(rows[inside], group[inside])
+            if filled is not None:
+                calibrated[place] = held_out._replace(filled=np.empty_like(rows) if index == 0 else held_out.filled)
+                calibrated[place].filled[inside] = filled
     return calibrated + [
         Calibrated(method, "nll", _stacked(of_members(calibrated), examples, fold)) for method in mixtures.values()
     ]
@@ -367,7 +376,11 @@ def fit_and_cross_fit(
 
 def of_members(calibrated: Sequence[Calibrated]) -> list[np.ndarray]:
     """The log-probabilities by the members of stacking."""
-    known = {part.method.name: part.log_probs for part in calibrated if part.criterion in ("nll", None)}
+    known = {
+        part.method.name: part.log_probs if part.filled is None else part.filled
+        for part in calibrated
+        if part.criterion in ("nll", None)
+    }
     return [known[name] for name in MEMBERS if name in known]
 
 

@@ -201,8 +201,9 @@ def log_probabilities(
     """Log max(p, floor) in float32, as logits or log-probabilities of probabilities that may hold 0.
 
     Rows [..., classes] sum to 1 within 0.01. The default floor, 1.2e-38, is the least number of full precision in
-    float32: an NLL says no more than 87.3 of an example whose true class has probability 0. Of rounded probabilities
-    half the unit of rounding is a better one, of votes half a vote: 0.5 / trees. Rows are then divided by their sums.
+    float32: an NLL says no more than 87.3 of an example whose true class has probability 0. `fit` and `compare` know
+    such entries for zeros, and choose on the validation split what they stand for. With another floor, such as half a
+    vote, 0.5 / trees, rows are divided by their sums.
 
     Example:
         >>> votes = np.float32([[0, 50], [20, 30]])
