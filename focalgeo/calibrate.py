@@ -109,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--class-axis", type=int, metavar="AXIS", help=help)
     add(
-        "--floor", type=float, metavar="P", help="what a probability of 0 counts as (default half the unit of rounding)"
+        "--floor", type=float, metavar="P", help="what a probability of 0 counts as in the NLL (default: chosen on val)"
     )
     add("--methods", type=_names, default=(), help="methods to compare, such as vector_scaling,isotonic")
     add(

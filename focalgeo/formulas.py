@@ -15,6 +15,13 @@ _FOCAL = """\
 lr = np.where(t, lse(np.where(t, -np.inf, a)), np.log1p(-np.where(t, 0, q))); r = np.maximum(np.exp(lr), 1e-300)
 w = a - g * lr - np.log1p(-g * q * np.where(q > 0.5, np.log1p(-np.minimum(r, 0.5)), a) / r); w = w - lse(w)
 """
+# Before the lines of a method that was fitted to probabilities with zeros, which are log 1.2e-38 among the logits.
+_ZEROS = f"""\
+import json, pathlib, numpy as np; stand = json.loads({CALIBRATOR})["zeros"]; most = stand["value"]
+zero = np.abs(logits + 87.33654) < 1e-4; rest = np.where(zero, 0, np.exp(np.minimum(logits, 0))).sum(-1, keepdims=True)
+share = (1 - rest) / np.maximum(zero.sum(-1, keepdims=True), 1) if stand["name"] == "row_share" else most
+logits = np.where(zero & (np.abs(rest - 1) < 0.5), np.log(np.clip(share, most / 10, most)), logits)
+"""
 _FAMILY = f"""\
 {_READ}\
 lse = lambda v: np.logaddexp.reduce(v, -1, keepdims=True); z = np.float64(logits).clip(-1e99) / c.get("temperature", 1)
@@ -107,3 +114,8 @@ SNIPPETS = {  # by the method's name
     "quadratic_scaling": _BINARY.format('c["a"] * s**2 + c["b"] * s + c["c"]'),
     "binary_isotonic": _BINARY.format('np.interp(s, c["thresholds"], c["probabilities"]); t = np.log(t / (1 - t))'),
 }
+
+
+def text(name: str, *, zeros: bool) -> str:
+    """The lines of a method; "" where it has none. `zeros`: whether calibrator.json says what zeros stand for."""
+    return (_ZEROS if zeros and name in SNIPPETS else "") + SNIPPETS.get(name, "")

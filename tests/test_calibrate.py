@@ -13,16 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 import pandas
 import pytest
+from scipy.special import softmax
 
 from configs import digits
 from focalgeo import calibration, job, records, report, run
 from focalgeo.calibrate import main, parse
 from focalgeo.calibration import METHODS, METRICS, Fitted, read_calibrator
+from focalgeo.calibration.methods.zeros import Zeros
 from focalgeo.calibration.study import findings
 from focalgeo.calibration.study.comparison import Settings
 from focalgeo.data.logits_files import Outputs
 from focalgeo.job import calibrate
 from focalgeo.rows import Difference, Fit, Metric, ReliabilityBin, Seconds, select
+from focalgeo.types import floored_log
 
 pytestmark = pytest.mark.long
 
@@ -215,16 +218,17 @@ def test_files_without_faults_have_no_warnings(name):
 
 
 TRUE = np.eye(4, dtype=bool)[SAME[0][1]]
-SURELY_WRONG = np.where(TRUE & (np.arange(2000) < 5)[:, None], np.log(np.float32(1.1754944e-38)), SAME[0][0])
+SURELY_WRONG = floored_log(np.where(TRUE & (np.arange(2000) < 5)[:, None], 0, softmax(SAME[0][0], axis=1)))
 RARE = np.r_[np.flatnonzero(~TRUE[:, 3]), np.flatnonzero(TRUE[:, 3])[:4]]
 WHOLE = outputs(*SAME[0])
 FAULTS = {
     "400 examples of val are few for 10 bins": [outputs(*draw(400, 4))],
     "The logits of val look like probabilities": [WHOLE._replace(looks_like_probs=True)],
-    "The probabilities of val are multiples of 1/10,000, rounded or votes": [WHOLE._replace(unit=10_000)],
     "Arrays of val that are not used: weights, ids": [WHOLE._replace(unread=("weights", "ids"))],
-    "In 5 examples of val the true class has probability 0, which is taken for 1.2e-38": [
-        outputs(SURELY_WRONG, SAME[0][1], kind="probs")
+    "of the probabilities of val are 0, 5 of them of the true class. In the NLL, and in fits by NLL, a 0 counts as": [
+        outputs(SURELY_WRONG, SAME[0][1], kind="probs"),
+        None,
+        [fit._replace(zeros=Zeros("half_least", 0.001)) for fit in fitted_at()],
     ],
     "No example of val has label 3": [outputs(SAME[0][0], SAME[0][1] % 3)],
     "differ in their class shares": [WHOLE, outputs(SAME[1][0], np.minimum(SAME[1][1], 2))],

@@ -40,7 +40,8 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
         source: A path of arrays or of a table, or "logits=z.npy,labels=y.npy[,group=g.npy]"; "probs=" likewise.
         keys: Names of the arrays in the file, and how labels are read.
         where: The name of the split, for messages; of any but "val" labels may be missing.
-        floor: What smaller probabilities count as, before rows are divided by their sums; None for `rounded_floor`.
+        floor: What smaller probabilities count as, before rows are divided by their sums; None for 1.2e-38, which
+            stands for a zero: what that counts as is chosen when methods are fitted.
 
     Raises:
         InputError: a file that cannot be read, pickled objects, an array that is missing, a wrong shape or type,
@@ -56,7 +57,7 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
     filled = np.where(possible, scores, 0)
     unit = _unit(filled) if is_probs else 0
     if is_probs:
-        logits = floored_log(filled, floor or rounded_floor(filled, unit))
+        logits = floored_log(filled, floor or PROBABILITY_FLOOR)
     elif scores.dtype.itemsize > 4 and np.abs(filled).max() > _LARGE_LOGIT:
         # float32 would round their differences away, so each row less its maximum comes first
         logits = scores.astype(np.float64)
@@ -91,7 +92,7 @@ def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: 
             raise InputError(f"{where}: {split} is {array.dtype}{list(array.shape)}: {mend}")
         for fault in _faults_of_scores(array, "probs"):
             raise InputError(f"{where}, {split}: {fault}")
-    return {split: floored_log(array, rounded_floor(array, _unit(array))) for split, array in probs.items()}
+    return {split: floored_log(array) for split, array in probs.items()}
 
 
 def _unit(probs):
@@ -104,22 +105,6 @@ def _unit(probs):
         if (np.abs(values * n - np.round(values * n)) <= n * _STORED).all() and values[values > 0][0] * n > 0.5:
             return n
     return 0
-
-
-def rounded_floor(probs: np.ndarray, unit: int) -> np.ndarray | float:
-    """What a probability of 0 counts as, [examples, 1], where all are multiples of 1/unit.
-
-    Of votes, whose rows sum to 1 exactly, half a vote. Of rounded numbers the zeros of a row share what its sum leaves
-    of 1, each at most half a unit and at least a tenth of that: after temperature scaling the NLL of outputs with 3
-    decimals, of 10 classes and too sure by 2, is then 0.6% more than that of exact ones, with half a unit each 1.3%
-    (experiments/posthoc). Without a unit it is PROBABILITY_FLOOR.
-    """
-    if not unit:
-        return PROBABILITY_FLOOR
-    left = 1 - probs.sum(axis=1, keepdims=True, dtype=np.float64)
-    if (np.abs(left) < 0.1 / unit).all():
-        return 0.5 / unit
-    return np.clip(left / np.maximum((probs <= 0).sum(axis=1, keepdims=True), 1), 0.05 / unit, 0.5 / unit)
 
 
 def _faults(outputs):

@@ -28,7 +28,6 @@ from focalgeo.job import provenance, say
 from focalgeo.rows import Row, Seconds
 from focalgeo.types import (
     OFF_ONE,
-    PROBABILITY_FLOOR,
     DataWarning,
     InputError,
     ProbabilityWarning,
@@ -138,6 +137,7 @@ def _write(options, splits, config, result, command):
     if choice.test is not None:
         statistic = float(np.clip(choice.test.statistic, -_LARGEST, _LARGEST))
         score_test["score_test"] = {"statistic": statistic, "p_value": choice.test.p_value}
+    names = ("method", "criterion", "num_classes", "parameters", *(("zeros",) if choice.fitted.fills_zeros else ()))
     manifest = {
         "config": config,
         "data": {"name": options.val.rpartition("/")[2]},
@@ -145,7 +145,7 @@ def _write(options, splits, config, result, command):
             "trained_gamma": options.trained_gamma,
             **score_test,
             "criterion": options.criterion,
-            "choice": {name: saved[name] for name in ("method", "criterion", "num_classes", "parameters")},
+            "choice": {name: saved[name] for name in names},
             "plainest": {"method": choice.plainest.method.name, "criterion": choice.plainest.criterion},
             "refused": choice.refused,
             "tests": [*options.tests],
@@ -382,23 +382,9 @@ def input_warnings(options: Namespace, splits: Splits) -> Iterator[str]:
             )
         if outputs.unread:
             yield f"Arrays of {name} that are not used: {findings.listed(outputs.unread)}."
-        if outputs.unit:
-            yield (
-                f"The probabilities of {name} are multiples of 1/{outputs.unit:,}, rounded or votes. Of votes a zero"
-                " counts as half a vote; of rounded numbers the zeros of a row share what its sum leaves of 1, half a"
-                " unit each at most. --floor sets another value; logits keep more."
-            )
         if outputs.labels is None:
             yield f"No labels are in {name}: its calibrated probabilities are written, and nothing is measured on it."
             continue
-        of_true = outputs.logits[np.arange(len(outputs.logits)), outputs.labels]
-        at_floor = (of_true <= np.float32(math.log(PROBABILITY_FLOOR))).sum()
-        if outputs.kind == "probs" and at_floor:
-            yield (
-                f"In {at_floor:,} examples of {name} the true class has probability 0, which is taken for"
-                f" {PROBABILITY_FLOOR:.1e}: the NLL there says no more than that floor. Give logits, or another"
-                " --floor."
-            )
         if not outputs.unit:  # else rounding has made them equal
             yield from findings.repeated(name, outputs.logits, outputs.labels)
 

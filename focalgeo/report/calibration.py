@@ -403,7 +403,7 @@ def _apply_section(run, choice):
         for name, value in choice["parameters"].items()
     }
     saved = {"method": choice["method"]} | ({"parameters": fitted} if fitted else {})
-    snippet = formulas.SNIPPETS.get(choice["method"], "")
+    snippet = formulas.text(choice["method"], zeros="zeros" in choice)
     words = say("apply", calibrator=short(json.dumps(saved, ensure_ascii=False), 5000), run=run, snippet=snippet)
     if snippet:
         words += Markup('<pre id="snippet">{}</pre>').format(snippet)

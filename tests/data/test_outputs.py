@@ -20,8 +20,9 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax, softmax
 
 from focalgeo.calibration import log_probabilities
-from focalgeo.data.logits_files import Keys, _unit, read_calibrated, read_outputs, rounded_floor
-from focalgeo.types import InputError, floored_log
+from focalgeo.calibration.methods.zeros import chosen
+from focalgeo.data.logits_files import Keys, _unit, read_calibrated, read_outputs
+from focalgeo.types import PROBABILITY_FLOOR, InputError, floored_log
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -377,8 +378,9 @@ def test_probabilities_of_any_number_of_decimals_are_scaled_as_exact_ones(decima
     rounded = np.round(probs, decimals)
     unit = _unit(rounded)
     assert unit == (10**decimals if (rounded == 0).any() else 0)
-    logits = floored_log(rounded, rounded_floor(rounded, unit))
-    assert_allclose(np.exp(logits.astype(np.float64)).sum(1)[(rounded == 0).any(1)], 1, atol=1e-5)
+    logits = floored_log(rounded)
+    zeros = chosen(logits, labels, np.ones(len(labels)))
+    logits = logits if zeros is None else zeros.filled(logits)
     exact = after_temperature(np.log(probs), labels)
     found = after_temperature(logits, labels)
     assert abs(found[1] / exact[1] - 1) < 0.02
@@ -391,14 +393,14 @@ def test_rounded_probabilities_and_votes_are_told_by_their_values():
         path = npz("a.npz", logits=None, probs=np.round(probs, decimals).astype(np.float32), labels=labels)
         found = read(path)
         assert found.unit == 10**decimals
-        temperature, nll_after = after_temperature(found.logits, labels)
+        zeros = chosen(found.logits, labels, np.ones(len(labels)))
+        temperature, nll_after = after_temperature(zeros.filled(found.logits), labels)
         assert abs(temperature / exact[0] - 1) < 0.02
         assert abs(nll_after / exact[1] - 1) < 0.01
     generator = np.random.default_rng(0)
     votes = np.stack([generator.multinomial(7, row) for row in probs]) / 7
     path = npz("v.npz", logits=None, probs=votes, labels=labels)
-    half = np.maximum(votes, 0.5 / 7)
-    assert_allclose(read(path).logits, np.log(half / half.sum(1, keepdims=True)), atol=1e-6)
+    assert_allclose(read(path).logits, np.log(np.maximum(votes, PROBABILITY_FLOOR)), atol=1e-5)
     given = read_outputs(path, Keys(), where="val", floor=0.01).logits
     assert_allclose(log_probabilities(votes, floor=0.01), given, atol=1e-6)
     for no_lattice in (np.eye(10)[labels], softmax(60 * probs, 1) * (probs > 0.01)):  # sure, and cut off

@@ -11,6 +11,7 @@ from focalgeo.calibration.maps import two_classes
 PLATT = ((0, 1, 1, 0), (0, 0, 0, 1))
 BETA = ((0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))
 QUADRATIC = ((1, 0, 0, 0), (0, 1, 1, 0), (0, 0, 0, 1))
+_ROUNDING = 64 * np.finfo(np.float32).eps  # of logits that several ways of computing them give
 _PRECISE = {"ftol": 1e-13, "gtol": 1e-9}  # of L-BFGS-B in float64: few columns, scaled to 1, make it cheap
 
 
@@ -42,8 +43,12 @@ def fit_logistic(logits, labels, *, criterion, weights, form, least=-np.inf) -> 
     share = weight / total.sum()
     # columns of one size around 0, so that L-BFGS-B meets no long valley
     centre = share @ columns * [*[1] * (len(form) - 1), 0]  # of all but the constant
-    size = np.maximum(np.abs(columns - centre).max(axis=0, initial=0), 1e-300)
-    columns = (columns - centre) / size
+    columns, largest = columns - centre, np.abs(columns).max(axis=0, initial=0)
+    size = np.abs(columns).max(axis=0, initial=0)
+    # A column whose numbers differ by rounding alone says nothing: divided by that, it would fit anything.
+    flat = size <= _ROUNDING * largest
+    size = np.where(flat, 1, size)
+    columns = np.where(flat, 0, columns / size)
 
     def objective(numbers):
         scores = columns @ numbers

@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter, indexable, validate_data
 
 from focalgeo import checks
-from focalgeo.calibration.methods import METHODS, Fitted
+from focalgeo.calibration.methods import METHODS
 from focalgeo.calibration.methods.fitting import fit
 from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, floored_log
 
@@ -51,7 +51,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         if unknown.size:
             raise InputError(f"label {unknown.tolist()[0]!r} is not among the classes given: add it there")
         weight = None if sample_weight is None else np.asarray(sample_weight)
-        fitted = fit(self._method, logits, index.astype(np.int32), weights=weight, **options)
+        self.fitted_ = fitted = fit(self._method, logits, index.astype(np.int32), weights=weight, **options)
         self.params_ = {name: np.asarray(value) for name, value in fitted.params.items() if name != "converged"}
         self.converged_ = fitted.converged
         for name, value in fitted.searched.items():
@@ -64,8 +64,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
     def predict_log_proba(self, logits: Array) -> np.ndarray:
         """Calibrated log-probabilities, float32 [examples, classes]; they keep what probabilities round to 0 or 1."""
         check_is_fitted(self)
-        fitted = Fitted(METHODS[self._method], None, self.params_, len(self.classes_))
-        return fitted.predict_log_proba(self._logits(logits))
+        return self.fitted_.predict_log_proba(self._logits(logits))
 
     def predict_proba(self, logits: Array) -> np.ndarray:
         """Calibrated probabilities, float64 [examples, classes], of the classes in the order of `classes_`."""
@@ -182,7 +181,7 @@ _DOC = """{title} on held-out logits, as a scikit-learn classifier: what `calibr
 
 Without `classes`, the classes are those among the labels. Attributes of a fitted one: `params_` (and its numbers
 `gamma_` and `temperature_`, where it has them), `converged_`, False where a fit ends at the end of its range,
-`classes_` and `n_features_in_`. Tested in tests/calibration/test_estimators.py.
+`classes_`, `n_features_in_` and `fitted_`, the `Fitted`. Tested in tests/calibration/test_estimators.py.
 
 Example:
     >>> calibrator = calibration.{name}().fit(scores, drawn)

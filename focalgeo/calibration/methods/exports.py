@@ -70,7 +70,7 @@ def _log_probs(fitted, logits, add: Callable) -> Any:
         raise InputError("each group has a temperature of its own: export temperature_scaling of one group")
     row = jax.ShapeDtypeStruct((1, fitted.num_classes), np.float32)  # no step says how many there are
     with jax.disable_jit():  # so that searches among thresholds are unrolled
-        return _added(partial(fitted.method.log_probs, fitted.params), [row], [logits], add)[0]
+        return _added(partial(fitted.log_probs, fitted.params), [row], [logits], add)[0]
 
 
 def _added(function, like, inputs, add):
@@ -229,7 +229,8 @@ def to_numpy(fitted) -> str:
         [[0.3333 0.3333 0.3333]]
     """
     name = fitted.method.name
-    if name not in formulas.SNIPPETS:
+    text = formulas.text(name, zeros=fitted.fills_zeros)
+    if not text:
         raise InputError(f"{name} has no lines of NumPy alone: take to_onnx or to_torch")
-    lines = textwrap.indent(formulas.SNIPPETS[name].replace(formulas.CALIBRATOR, "CALIBRATOR"), "    ")
+    lines = textwrap.indent(text.replace(formulas.CALIBRATOR, "CALIBRATOR"), "    ")
     return _NUMPY.format(fitted.method.title, fitted.to_json(), lines, classes=fitted.num_classes)

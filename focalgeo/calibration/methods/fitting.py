@@ -17,6 +17,7 @@ from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.fits import focal, search, stacking
 from focalgeo.calibration.fits.search import Grid, GridSearch
 from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method, group_names
+from focalgeo.calibration.methods.zeros import Zeros, chosen
 from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels, Weights
 from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
 
@@ -35,6 +36,7 @@ class Settings(NamedTuple):
     num_bins: int = 15
     trained_gamma: float | None = None
     group: Array | None = None  # the name of each example's group
+    zeros: Zeros | None = None  # what probabilities of 0 stand for where a fit is by NLL; None where there are none
 
 
 def checked_settings(settings: Mapping[str, Any]) -> Settings:
@@ -188,7 +190,7 @@ def _checked(methods, logits, labels, settings, mask, weights):
             or ("members" in method.options and examples.rows.shape[1] == 2)  # some members are by classes
         ):
             raise InputError(f"labels are soft, which {name} does not take: fit by NLL, or give classes")
-    return examples, settings
+    return examples, settings._replace(zeros=chosen(*blocks.on_host(examples)))
 
 
 @blocks.one_blas_thread()
@@ -207,7 +209,9 @@ def fit_all(methods, examples, settings, *, searches=None, starts=None, mixed=No
         (method, criterion) for method in methods.values() for criterion in criteria_of(method, settings) or (None,)
     ]
     searches, starts = searches or search_all(methods, examples, settings), starts or {}
-    logits, labels, weight = on_host = blocks.on_host(examples)
+    on_host = by_nll = blocks.on_host(examples)
+    if settings.zeros:
+        by_nll = on_host._replace(rows=settings.zeros.filled(on_host.rows))
     names, index = np.unique(group_names(settings.group, examples.weight.shape), return_inverse=True)
     index = index[examples.weight > 0]
     shared = {"searches": searches, "group": [np.flatnonzero(index == number) for number in range(len(names))]}
@@ -215,19 +219,20 @@ def fit_all(methods, examples, settings, *, searches=None, starts=None, mixed=No
     # the fits by least NLL that several methods go on from
     if needed & {"temperature_fit", "focal_fit"}:
         near = starts.get(("temperature_scaling", "nll"))
-        shared["temperature_fit"] = focal.temperature_fit(*on_host, near)
+        shared["temperature_fit"] = focal.temperature_fit(*by_nll, near)
     if "focal_fit" in needed:
         near = starts.get(("focal_temperature_scaling", "nll"))
-        shared["focal_fit"] = focal.focal_fit(*on_host, shared["temperature_fit"], near)
+        shared["focal_fit"] = focal.focal_fit(*by_nll, shared["temperature_fit"], near)
     fitted = []
     for method, criterion in plan:
         if "members" in method.options:
             shared["members"] = mixed or _members(fitted, on_host, settings)
         known = settings._asdict() | shared | {"start": starts.get((method.name, criterion))}
         options = {option: known.get(option) for option in method.options}
+        logits, labels, weight = by_nll if criterion == "nll" else on_host
         params = method.fit(logits, labels, criterion=criterion, weights=weight, **options)
         of_groups = tuple(names.tolist()) if "group" in method.options else None
-        fitted.append(Fitted(method, criterion, params, logits.shape[-1], of_groups))
+        fitted.append(Fitted(method, criterion, params, logits.shape[-1], of_groups, settings.zeros))
     return fitted
 
 
@@ -326,8 +331,12 @@ def cross_fit(methods, examples, settings, fold, starts=None) -> list[Calibrated
         others = examples._replace(weight=np.where(inside, 0, examples.weight))
         fitted = fit_all(single, others, settings, starts=starts)
         calibrated = calibrated or [Calibrated(fit.method, fit.criterion, np.empty_like(rows)) for fit in fitted]
-        for fit, held_out in zip(fitted, calibrated, strict=True):
+        for place, (fit, held_out) in enumerate(zip(fitted, calibrated, strict=True)):
             held_out.log_probs[inside] = fit.applied(rows[inside], group[inside])
+            filled = fit.filled(rows[inside], group[inside])
+            if filled is not None:
+                calibrated[place] = held_out._replace(filled=np.empty_like(rows) if index == 0 else held_out.filled)
+                calibrated[place].filled[inside] = filled
     members = of_members(calibrated)
     for method in mixtures.values():
         (given, weight), rows = stacking.likelihoods(members, *examples[1:]), np.empty_like(rows)
@@ -361,5 +370,9 @@ def fit_and_cross_fit(methods, examples, settings, fold, crossed, searches) -> t
 
 def of_members(calibrated: Sequence[Calibrated]) -> list[np.ndarray]:
     """The log-probabilities by the members of stacking."""
-    known = {part.method.name: part.log_probs for part in calibrated if part.criterion in ("nll", None)}
+    known = {
+        part.method.name: part.log_probs if part.filled is None else part.filled
+        for part in calibrated
+        if part.criterion in ("nll", None)
+    }
     return [known[name] for name in MEMBERS if name in known]

@@ -21,6 +21,7 @@ from focalgeo.calibration import blocks, maps
 from focalgeo.calibration.fits import focal, search, stacking, two_classes, variants
 from focalgeo.calibration.fits.variants import Params
 from focalgeo.calibration.methods import exports
+from focalgeo.calibration.methods.zeros import Zeros
 from focalgeo.calibration.metrics.binning import Logits, LogProbs
 from focalgeo.trees import namespace
 from focalgeo.types import CRITERIA, Array, InputError
@@ -82,6 +83,7 @@ class Calibrated(NamedTuple):
     method: Method
     criterion: str | None
     log_probs: LogProbs
+    filled: LogProbs | None = None  # with numbers for probabilities of 0, for the NLL; None: as log_probs
 
 
 class Fitted(NamedTuple):
@@ -92,6 +94,7 @@ class Fitted(NamedTuple):
     params: Params
     num_classes: int | None = None  # of the logits it was fitted on; None for any
     groups: tuple[str, ...] | None = None  # where each has params of its own: their names, in order
+    zeros: Zeros | None = None  # what probabilities of 0 stand for in the fit by NLL; None where there were none
 
     def predict_log_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
         """Calibrated log-probabilities [examples, classes] of the logits; they keep what probabilities round to 0.
@@ -105,15 +108,25 @@ class Fitted(NamedTuple):
         """`predict_log_proba` of what has been checked."""
         if self.groups is None:
             if isinstance(logits, np.ndarray) and logits.ndim == 2:
-                return blocks.mapped(partial(self.method.log_probs, self.params), logits)
-            return self.method.log_probs(self.params, logits)
+                return blocks.mapped(partial(self.log_probs, self.params), logits)
+            return self.log_probs(self.params, logits)
         names = group_names(group, logits.shape[:-1])
         if unknown := {*np.unique(names).tolist()} - {*self.groups}:
             known = ", ".join(self.groups[:5])
             raise InputError(f"group {min(unknown)!r} has no numbers of its own: give group, names such as {known}")
         index = np.searchsorted(self.groups, names)  # they are sorted, as np.unique gave them
         params = {name: np.asarray(value)[index] for name, value in self.params.items() if np.ndim(value)}
+        return self.log_probs(params, logits)
+
+    def log_probs(self, params: Params, logits: Array) -> LogProbs:
+        """Those of the method with these params."""
+        if self.fills_zeros:
+            logits = self.zeros.filled(logits)
         return self.method.log_probs(params, logits)
+
+    def filled(self, logits: Array, group: Array | None = None) -> LogProbs | None:
+        """What `Calibrated` has under this name: None where `applied` gives that already."""
+        return self.applied(self.zeros.filled(logits), group) if self.zeros and not self.fills_zeros else None
 
     def predict_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
         """Calibrated probabilities [examples, classes] of the logits."""
@@ -123,7 +136,13 @@ class Fitted(NamedTuple):
 
     def calibrated(self, logits: Logits, group: Array | None = None) -> Calibrated:
         """The log-probabilities with the method and criterion that they are from."""
-        return Calibrated(self.method, self.criterion, self.predict_log_proba(logits, group))
+        log_probs = self.predict_log_proba(logits, group)
+        return Calibrated(self.method, self.criterion, log_probs, self.filled(logits, group))
+
+    @property
+    def fills_zeros(self) -> bool:
+        """Whether it puts a number in place of probabilities of 0."""
+        return self.zeros is not None and self.criterion == "nll"
 
     @property
     def converged(self) -> bool:
@@ -212,12 +231,18 @@ def calibrator_json(
         "num_classes": fitted.num_classes,
         "parameters": fitted.parameters,
         **({} if fitted.groups is None else {"groups": list(fitted.groups)}),
+        **({} if fitted.zeros is None else {"zeros": fitted.zeros._asdict()}),
         "inputs": dict(inputs or {}),
         "fits": [
             {"method": other.method.name, "criterion": other.criterion, "parameters": plain_numbers(other.params)}
             for other in fits
         ],
     }
+
+
+class _StoredZeros(msgspec.Struct):
+    name: Literal["half_least", "tenth_least", "half_usual", "tenth_usual", "row_share", "none"]
+    value: Annotated[float, msgspec.Meta(gt=0, le=0.5)]
 
 
 class _Stored(msgspec.Struct):
@@ -230,6 +255,7 @@ class _Stored(msgspec.Struct):
     num_classes: Annotated[int, msgspec.Meta(ge=2, le=10_000_000)]
     parameters: dict[str, float | list]
     groups: tuple[str, ...] | None = None
+    zeros: _StoredZeros | None = None
 
 
 def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
@@ -247,7 +273,8 @@ def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
         stored = msgspec.json.decode(Path(path).read_bytes(), type=_Stored)
         with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused below
             params = {name: np.asarray(value, np.float32) for name, value in stored.parameters.items()}
-        fitted = Fitted(METHODS[stored.method], stored.criterion, params, stored.num_classes, stored.groups)
+        zeros = stored.zeros and Zeros(stored.zeros.name, stored.zeros.value)
+        fitted = Fitted(METHODS[stored.method], stored.criterion, params, stored.num_classes, stored.groups, zeros)
         # that it gives log-probabilities, and keeps the predicted class where the method promises that
         logits = np.zeros((2, 1, fitted.num_classes), np.float32)  # so that no parameter can have a number for each row
         logits[1, 0, 0] = 100

@@ -32,6 +32,8 @@ PerBin = Float[Array, " bins"]
 ON_EDGE = 1e-6  # within which a value counts as on an edge: exp(log p) is off by up to 1.3e-7 in float32
 _RUN = 64  # numbers that one product adds up
 EQUAL = 2**-21  # within which two values count as equal: see ON_EDGE
+_SAME_RANK = 2e-6  # of ranks by log-odds: these are differences of float32 logarithms
+SURE = 1e4  # log-odds from which on all are equal: the other classes cannot be
 
 
 class Reliability(NamedTuple):
@@ -191,10 +193,10 @@ def running_sums(values: Numbers) -> Numbers:
     return (within + before[:, None]).ravel()[: len(values)]
 
 
-def ends_of_equal(ordered, values, *, method="scan"):
+def ends_of_equal(ordered, values, *, method="scan", equal=EQUAL):
     """Where the numbers that count as equal to each value begin and end among the ordered ones."""
-    first = jnp.searchsorted(ordered, values - EQUAL, method=method)
-    return first, jnp.searchsorted(ordered, values + EQUAL, side="right", method=method)
+    first = jnp.searchsorted(ordered, values - equal, method=method)
+    return first, jnp.searchsorted(ordered, values + equal, side="right", method=method)
 
 
 def _counted(weight, values):
@@ -278,8 +280,24 @@ def adaptive_ece_of(examples: checks.Examples, num_bins: int) -> Scalar:
     return bin_mean(bins, gap(bins))
 
 
+def by_log_odds(log_odds: Numbers, correct: Bool[Array, " examples"], weight: Numbers) -> Events:
+    """Events whose `p` is only for ranking: sign(s) log(1 + |s|) of the log-odds s, which keep what p rounds to 0 or 1.
+
+    On this scale the rounding of s, which grows with it, is about the same everywhere.
+    """
+    return Events(jnp.sign(log_odds) * jnp.log1p(jnp.abs(log_odds)), correct, weight)
+
+
+def top_by_log_odds(examples: checks.Examples) -> Events:
+    """`top_label` for ranking."""
+    rows, top = examples.rows, jnp.argmax(examples.rows, axis=-1)
+    others = jax.nn.logsumexp(jnp.where(jax.nn.one_hot(top, rows.shape[-1], dtype=bool), -jnp.inf, rows), axis=-1)
+    log_odds = jnp.clip(jnp.max(rows, axis=-1) - others, max=SURE)
+    return by_log_odds(log_odds, top == examples.labels, examples.weight)
+
+
 def area(events: Events) -> Scalar:
-    """The area under the ROC curve of a probability as a test of its event, a tie counted as half."""
+    """The area under the ROC curve of the events' rank as a test of them, a tie counted as half."""
     right, wrong, first, end = ranked(events)
     below = jnp.concatenate([jnp.zeros_like(wrong[:1]), jnp.cumsum(wrong)])
     beaten = (below[first] + below[end]) / 2 / below[-1]  # shares: their sum is no large number
@@ -287,12 +305,12 @@ def area(events: Events) -> Scalar:
 
 
 def ranked(events: Events) -> tuple[Array, ...]:
-    """By ascending confidence: weights of right and of wrong predictions, and the ends of each group of equal ones.
+    """By ascending rank: weights of right and of wrong predictions, and the ends of each group of equal ones.
 
     The order does not depend on the mask, so that one sort serves every resample of a bootstrap.
     """
     order = jnp.argsort(events.p, stable=True)
     ordered = events.p[order]
-    ends = ends_of_equal(ordered, ordered, method="sort")
+    ends = ends_of_equal(ordered, ordered, method="sort", equal=_SAME_RANK)
     weights = (jnp.where(outcome, events.weight, 0)[order] for outcome in (events.correct, ~events.correct))
     return *weights, *ends

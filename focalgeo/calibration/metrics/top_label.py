@@ -201,8 +201,9 @@ def log_probabilities(
     """Log max(p, floor) in float32, as logits or log-probabilities of probabilities that may hold 0.
 
     Rows [..., classes] sum to 1 within 0.01. The default floor, 1.2e-38, is the least number of full precision in
-    float32: an NLL says no more than 87.3 of an example whose true class has probability 0. Of rounded probabilities
-    half the unit of rounding is a better one, of votes half a vote: 0.5 / trees. Rows are then divided by their sums.
+    float32: an NLL says no more than 87.3 of an example whose true class has probability 0. `fit` and `compare` know
+    such entries for zeros, and choose on the validation split what they stand for. With another floor, such as half a
+    vote, 0.5 / trees, rows are divided by their sums.
 
     Example:
         >>> votes = np.float32([[0, 50], [20, 30]])
@@ -393,8 +394,9 @@ def confidence_auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, 
     """Area under the ROC curve of confidence as a test of whether the prediction is right, 0 to 1.
 
     It is the probability that a right prediction has a larger confidence than a wrong one, a tie counted as half: 0.5
-    by chance, NaN where all predictions are right or all are wrong. Confidences within 5e-7 are tied. Calibration does
-    not enter: any increasing function of the confidence has the same. Absolute error 1e-6, tested in
+    by chance, NaN where all predictions are right or all are wrong. Confidences are ranked by their log-odds, so that
+    those that round to 1 still differ; those that differ by rounding alone are tied. Calibration does not enter: any
+    increasing function of the confidence has the same. Absolute error 1e-6, tested in
     tests/calibration/test_metrics.py; counts of examples are exact in float32 up to 2^24.
 
     Source: Hanley and McNeil, Radiology 143 (1982), the area as a Mann-Whitney statistic.
@@ -403,7 +405,7 @@ def confidence_auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, 
         >>> round(float(calibration.confidence_auroc(log_probs, labels)), 4)
         1.0
     """
-    return binning.area(_top(log_probs, labels, mask, weights))
+    return binning.area(binning.top_by_log_odds(checks.examples(log_probs, labels, mask, weights)))
 
 
 def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
@@ -420,7 +422,8 @@ def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Wei
         >>> round(float(calibration.aurc(log_probs, labels)), 4)
         0.2083
     """
-    right, wrong, first, _ = binning.ranked(_top(log_probs, labels, mask, weights))
+    examples = checks.examples(log_probs, labels, mask, weights)
+    right, wrong, first, _ = binning.ranked(binning.top_by_log_odds(examples))
     count = right + wrong
     accepted, failed = (jnp.cumsum(counts[::-1])[::-1][first] for counts in (count, wrong))
     return jnp.sum(count * jnp.where(count == 0, 0, failed / accepted)) / jnp.sum(count)

@@ -9,6 +9,7 @@ from jax.scipy.sparse.linalg import cg
 from focalgeo import checks
 from focalgeo.calibration import newton
 from focalgeo.calibration.metrics.binning import (
+    SURE,
     Events,
     Labels,
     LogProbs,
@@ -19,6 +20,7 @@ from focalgeo.calibration.metrics.binning import (
     Weights,
     area,
     bin_mean,
+    by_log_odds,
     gap,
     mean_of,
     named_empty,
@@ -35,6 +37,7 @@ _HALVINGS = 24  # in the search for its widths
 # Newton's method in slope and intercept goes on while a step promises more nats than float32 resolves (_GAIN) and is
 # not cut to nothing (_SMALLEST), _MOST_STEPS at most.
 _GAIN, _SMALLEST, _MOST_STEPS = 1e-8, 1e-4, 100
+_LOG_FLOOR, _NEAR = -87.33654, 1e-4  # what `log_probabilities` writes for a probability of 0
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
 
 
@@ -169,6 +172,14 @@ def _recalibrated(examples, *, slope):
     point, *_ = jax.lax.while_loop(going, advance, (start, one, one, 0))
     step, _ = newton_step(point)
     settled = jnp.all(jnp.abs(step) <= _SETTLED * jnp.abs(point) + _STILL) & jnp.isfinite(objective(point))
+    # There is no least NLL where a threshold parts the labels: the steps only grow until float32 sees no slope.
+    (low, high), (other_low, other_high) = (
+        (jnp.min(jnp.where(of, log_odds, jnp.inf)), jnp.max(jnp.where(of, log_odds, -jnp.inf)))
+        for of in ((labels == 1) & (weight > 0), (labels != 1) & (weight > 0))
+    )
+    parted = (low >= other_high) | (high <= other_low)
+    settled &= jnp.where(slope, ~parted, jnp.isfinite(low) & jnp.isfinite(other_low))
+    settled &= ~jnp.any((weight > 0) & (jnp.abs(jnp.min(rows, axis=-1) - _LOG_FLOOR) < _NEAR))
     return jnp.where(settled, point + step, jnp.nan)[0]
 
 
@@ -235,11 +246,12 @@ def binary_ece(
 def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Area under the ROC curve of P(class 1) as a test of whether the label is 1: as `confidence_auroc` of that event.
 
-    log_probs float [examples, 2]; NaN where all labels are equal. P(class 1) within 5e-7 are tied, those that round to
-    0 or 1 too.
+    log_probs float [examples, 2]; NaN where all labels are equal. Ranks are those of the log-odds, which keep
+    what P(class 1) rounds to 0 or 1; those that differ by rounding alone are tied.
 
     Example:
         >>> round(float(calibration.auroc(two_classes, outcomes)), 4)
         0.7778
     """
-    return area(class_one(checks.examples(log_probs, labels, mask, weights)))
+    rows, labels, weight = _of_two(checks.examples(log_probs, labels, mask, weights))
+    return area(by_log_odds(jnp.clip(rows[:, 1] - rows[:, 0], -SURE, SURE), labels == 1, weight))

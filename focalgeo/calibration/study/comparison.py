@@ -13,6 +13,7 @@ from focalgeo.calibration.examples import Clusters, Outputs
 from focalgeo.calibration.fits.focal import ScoreTest, score_test
 from focalgeo.calibration.fits.search import GAMMAS, Grid
 from focalgeo.calibration.methods import DEFAULT_METHODS, METHODS, Calibrated, Fitted, Method, fitting
+from focalgeo.calibration.methods.zeros import chosen, half_filled
 from focalgeo.calibration.metrics import METRICS, resampling
 from focalgeo.calibration.study import metric_rows, suspicions
 from focalgeo.calibration.study.measurement import Sample
@@ -287,12 +288,15 @@ def study(
         on_rows = [fitted.calibrated(on_test.examples.rows, on_test.group) for fitted in fits]
         measured = _sample("test", on_test, on_rows, settings)
         rows_of_test = _rows(measured, criterion, wanted, on_test.group)
+    examples = of_val.examples
+    if fits[0].zeros:  # the test asks of the likelihood
+        examples = examples._replace(rows=fits[0].zeros.filled(examples.rows))
     choice = choose(
         fits,
         select(rows, Difference, split="cross_fit"),
         criterion=criterion,
         prefer=settings.prefer,
-        test=score_test(*of_val.examples, of_val.clusters),
+        test=score_test(*examples, of_val.clusters),
         absent=len(np.unique(of_val.examples.labels)) < num_classes,
     )
     place = [fitted is choice.fitted for fitted in fits].index(True)  # in `measured` too
@@ -311,13 +315,13 @@ def fitted_rows(
     compared on test alone.
     """
     checked = {name: _split(name, Outputs(*outputs), {}) for name, outputs in splits.items()}
-    of_fits = _settings_of_fits(settings, None, settings.criteria)
+    of_fits = _settings_of_fits(settings, checked["val"], settings.criteria)
     val = checked["val"].examples
     searches = fitting.search_all(methods, val, of_fits)
     fits = fitting.fit_all(methods, val, of_fits, searches=searches)
     rows = metric_rows.fit_rows(fits, n=len(val.labels))
     for name, split in checked.items():
-        calibrated = [fitted.calibrated(split.examples.rows) for fitted in fits]
+        calibrated = [fitted.calibrated(split.examples.rows, split.group) for fitted in fits]
         pairs = metric_rows.comparisons(calibrated, settings.criterion) if name == "test" else ()
         rows += metric_rows.calibration_rows(_sample(name, split, calibrated, settings), pairs, settings.metrics)
     return rows, fitting.surfaces(searches, of_fits._asdict())
@@ -338,9 +342,9 @@ def _checked(given, settings, also):
     return splits, settings._replace(num_resamples=settings.num_resamples or usual)
 
 
-def _settings_of_fits(settings, group, criteria):
-    gammas = np.sort(np.float32(settings.gammas))
-    return fitting.checked_settings(settings._asdict() | {"gammas": gammas, "group": group, "criteria": criteria})
+def _settings_of_fits(settings, val, criteria):
+    of_val = {"group": val.group, "zeros": chosen(*val.examples), "criteria": criteria}
+    return fitting.checked_settings(settings._asdict() | {"gammas": np.sort(np.float32(settings.gammas))} | of_val)
 
 
 def _fitted(methods, val, settings, *, cross_fit_all):
@@ -349,7 +353,7 @@ def _fitted(methods, val, settings, *, cross_fit_all):
     That is the one criterion of its fits that `candidates` takes.
     """
     criteria = tuple(dict.fromkeys((settings.criterion, *settings.criteria)))
-    of_fits, (_, labels, _) = _settings_of_fits(settings, val.group, criteria), val.examples
+    of_fits, (_, labels, _) = _settings_of_fits(settings, val, criteria), val.examples
 
     def competing(method):
         fitted_by = fitting.criteria_of(method, of_fits)
@@ -393,7 +397,8 @@ def _split(name, outputs, also):
             where = f"also {other}, {name}"
             log_probs = checks.score_rows("log_probs", by_split[name == "test"], shape=examples.rows.shape)
             method = Method(other, other, None, None, criteria=(), keeps_class=False)
-            others.append(Calibrated(method, None, checks.examples(log_probs, examples.labels).rows))
+            rows = checks.examples(log_probs, examples.labels).rows
+            others.append(Calibrated(method, None, rows, half_filled(rows)))
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     return _Split(examples, group, clusters, others)

@@ -13,6 +13,7 @@ from scipy import special  # scipy.stats takes a second to import
 
 from focalgeo.calibration.examples import Outputs
 from focalgeo.calibration.methods import Fitted
+from focalgeo.calibration.methods.zeros import are_zeros
 from focalgeo.calibration.metrics.binning import inner_ends
 from focalgeo.calibration.study import suspicions
 from focalgeo.calibration.study.comparison import Settings
@@ -39,6 +40,7 @@ def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: Se
         weights = np.ones(len(labels)) if weights is None else weights
         yield from suspicions.of_split(name, logits, labels, weights, clustered=clusters is not None)
         yield from suspicions.of_both(val[:2], (logits, labels), name)
+    yield from _of_zeros(splits, fits[0].zeros)
     n, num_bins, num_folds = len(splits[measured].labels), settings.num_bins, settings.num_folds
     if n < _PER_BIN * num_bins:
         plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
@@ -63,6 +65,19 @@ def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: Se
     if small := names[sizes < LEAST_EXAMPLES].tolist():
         few = f"Groups with fewer than {LEAST_EXAMPLES} examples"
         yield f"{few} are left out of the table of groups: {listed(small)}."
+
+
+def _of_zeros(splits, zeros):
+    """What probabilities of 0 stand for, and how often the label has one."""
+    for name, (logits, labels, *_) in splits.items() if zeros else ():
+        zero = are_zeros(logits)
+        count = zero[np.arange(len(labels)), labels].sum()
+        if zero.any():
+            yield (
+                f"{zero.mean():.1%} of the probabilities of {name} are 0, {count:,} of them of the true class. In the"
+                f" NLL, and in fits by NLL, a 0 counts as {zeros.meaning}: of a few candidates it predicts held-out"
+                " parts of val best. Other metrics take it as 0. --floor sets another value; logits keep more."
+            )
 
 
 def of_fits(fits: Sequence[Fitted], chosen: Fitted | None) -> Iterator[str]:

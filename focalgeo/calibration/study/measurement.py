@@ -75,5 +75,13 @@ def measure(
     of_all = _Program((*entries.items(),), sample.num_bins, bins)
     programs = of_all, of_all if sample.clusters is not None else of_all._replace(bins=None)
     others, name = () if inside is None else (inside,), f"resamples of {sample.split}"
-    found = resampling.drawn(programs, tables, sample.labels, key, sample.clusters, sample.num_resamples, others, name)
+    how = sample.labels, key, sample.clusters, sample.num_resamples, others, name
+    found = resampling.drawn(programs, tables, *how)
+    filled = [index for index, method in enumerate(sample.calibrated) if method.filled is not None and "nll" in entries]
+    if filled:  # the NLL alone needs a number for a probability of 0
+        of_nll = _Program((("nll", entries["nll"]),), sample.num_bins, None)
+        again = resampling.drawn((of_nll, of_nll), [sample.calibrated[index].filled for index in filled], *how)
+        for index, ((values, _), (draws, _)) in zip(filled, again, strict=True):
+            found[index][0][0].update(values)
+            found[index][1][0].update(draws)
     return [Measured(values, draws, of_bins, bin_draws) for (values, of_bins), (draws, bin_draws) in found]
