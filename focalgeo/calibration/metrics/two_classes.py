@@ -175,11 +175,11 @@ def _recalibrated(examples, *, slope):
     # There is no least NLL where a threshold parts the labels: the steps only grow until float32 sees no slope.
     (low, high), (other_low, other_high) = (
         (jnp.min(jnp.where(of, log_odds, jnp.inf)), jnp.max(jnp.where(of, log_odds, -jnp.inf)))
-        for of in ((labels == 1) & (weight > 0), (labels != 1) & (weight > 0))
+        for of in (truth & (weight > 0), ~truth & (weight > 0))
     )
     parted = (low >= other_high) | (high <= other_low)
     settled &= jnp.where(slope, ~parted, jnp.isfinite(low) & jnp.isfinite(other_low))
-    settled &= ~jnp.any((weight > 0) & (jnp.abs(jnp.min(rows, axis=-1) - _LOG_FLOOR) < _NEAR))
+    settled &= ~jnp.any((weight > 0) & (jnp.abs(jnp.min(examples.rows, axis=-1) - _LOG_FLOOR) < _NEAR))
     return jnp.where(settled, point + step, jnp.nan)[0]
 
 
@@ -253,5 +253,6 @@ def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: We
         >>> round(float(calibration.auroc(two_classes, outcomes)), 4)
         0.7778
     """
-    rows, labels, weight = _of_two(checks.examples(log_probs, labels, mask, weights))
-    return area(by_log_odds(jnp.clip(rows[:, 1] - rows[:, 0], -SURE, SURE), labels == 1, weight))
+    examples = checks.examples(log_probs, labels, mask, weights)
+    _, truth, weight = class_one(examples)
+    return area(by_log_odds(jnp.clip(examples.rows[:, 1] - examples.rows[:, 0], -SURE, SURE), truth, weight))
