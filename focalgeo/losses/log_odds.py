@@ -64,7 +64,7 @@ def masked_mean(loss: Callable) -> Callable:
     @functools.wraps(loss)
     def masked(logits, labels, *values, mask=None, weights=None, **named):
         if mask is None and weights is None:
-            return loss(logits, labels, *values, **named)
+            return _of_classes(loss(logits, labels, *values, **named), logits, labels)
         logits, labels = checks.score_rows("logits", logits), checks.array_of("labels", labels)
         weights = checks.weighted_mask(mask, weights, logits.shape[:-1])
         counts = weights.astype(bool)
@@ -72,6 +72,7 @@ def masked_mean(loss: Callable) -> Callable:
             safe = np.asarray(1 / logits.shape[-1]).astype(labels.dtype)  # 0 for a class number
             labels = jnp.where(counts if labels.ndim == counts.ndim else counts[..., None], labels, safe)
         losses = loss(jnp.where(counts[..., None], logits, 0), labels, *values, **named)
+        losses = _of_classes(losses, logits, labels)
         return jnp.average(losses, weights=jnp.asarray(weights, losses.dtype))
 
     signature, keyword = inspect.signature(loss), inspect.Parameter.KEYWORD_ONLY
@@ -79,6 +80,13 @@ def masked_mean(loss: Callable) -> Callable:
     signature = signature.replace(parameters=[*signature.parameters.values(), *options])
     masked.__signature__ = signature  # type: ignore[attr-defined] # any function may have one
     return masked
+
+
+def _of_classes(losses, logits, labels):
+    """The losses, NaN where a label is no class, which cannot be refused while it is traced."""
+    if not checks.is_traced(logits, labels) or losses.shape != jnp.shape(labels):
+        return losses
+    return jnp.where((labels >= 0) & (labels < jnp.shape(logits)[-1]), losses, jnp.nan)
 
 
 def over_labels(loss: Callable, logits: Logits, labels: Labels | SoftLabels) -> PerExample:

@@ -166,6 +166,57 @@ def loess(p, labels):
     return np.array([smoothed[point] for point in p])
 
 
+def test_ici_is_loess_with_a_far_value_too():
+    generator = np.random.default_rng(0)
+    p = np.append(generator.uniform(0.2, 0.21, 399), 0.9)
+    labels = (generator.uniform(size=400) < p).astype(np.int32)
+    log_probs = np.log(np.stack([1 - p, p], axis=1)).astype(np.float32)
+    p = np.exp(log_probs[:, 1].astype(np.float64))
+    np.testing.assert_allclose(
+        float(calibration.ici(log_probs, labels)), np.mean(np.abs(p - loess(p, labels))), atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("name", [*LOGISTIC])
+def test_a_column_without_spread_is_no_regressor(name):
+    """Equal P(1), but for rounding: what is left is the smoothed share of class 1."""
+    labels = np.repeat(np.int32([1, 0]), [30, 10])
+    jitter = np.float32([1, 1 + 1e-7])[np.arange(40) % 2]
+    for logits in (np.log([0.8, 0.2]), np.float32([0, -87.3]), np.float32([0, 3])):
+        rows = np.float32(logits)[None] * jitter[:, None]
+        probs = calibration.fit(name, rows, labels).predict_proba(rows)[:, 1]
+        np.testing.assert_allclose(probs, (30 * 31 / 32 + 10 / 12) / 40, atol=1e-4)
+
+
+def test_ranks_are_those_of_log_odds_where_probabilities_round_to_one():
+    generator = np.random.default_rng(1)
+    s = generator.normal(size=2000) * 30
+    labels = (generator.uniform(size=2000) < expit(s / 20)).astype(np.int32)
+    log_probs = np.asarray(calibration.temperature_scaling(np.stack([0 * s, s], axis=1).astype(np.float32), 1.0))
+    right = (s > 0) == labels
+    found = calibration.auroc(log_probs, labels), calibration.confidence_auroc(log_probs, labels)
+    np.testing.assert_allclose(found, [roc_auc_score(labels, s), roc_auc_score(right, np.abs(s))], atol=1e-5)
+    warmer = calibration.temperature_scaling(log_probs, 4.0)
+    np.testing.assert_allclose(found[0], calibration.auroc(warmer, labels), atol=1e-5)
+
+
+def test_both_names_of_the_classes_have_the_same_slope_and_interval():
+    generator = np.random.default_rng(2)
+    s = 1.5 * generator.normal(size=100)
+    labels = np.zeros(100, np.int32)
+    labels[np.argsort(-s + 2 * generator.normal(size=100))[:5]] = 1
+    log_probs = np.log(np.stack([expit(-s), expit(s)], axis=1)).astype(np.float32)
+    pairs = (log_probs, labels), (log_probs[:, ::-1], 1 - labels)
+    one, other = (calibration.bootstrap(calibration.calibration_slope, *pair, 0, 300) for pair in pairs)
+    np.testing.assert_allclose(one[:4], other[:4], rtol=1e-3)
+    for of in (calibration.calibration_slope, calibration.calibration_intercept):
+        assert np.isnan(of(log_probs, np.ones(100, np.int32)))
+        assert np.isnan(of(log_probs, np.zeros(100, np.int32)))
+        sure = np.where(np.arange(100)[:, None] == 7, np.float32([np.log(1.1754944e-38), 0]), log_probs)
+        assert np.isnan(of(sure, labels))
+    assert np.isnan(calibration.calibration_slope(log_probs, (s > 0.3).astype(np.int32)))
+
+
 def test_calibrated_probabilities_have_slope_one_and_a_standard_normal_z():
     generator, values = np.random.default_rng(0), []
     metric = jax.jit(lambda *of: [METRICS[name].function(*of) for name in OF_CLASS_ONE[-3:]])

@@ -177,3 +177,14 @@ def test_few_examples_of_another_temperature_are_told_from_calibrated_ones():
             assert found.choice.test == temperature_score_test(*examples)
             (row,) = [row for row in found.rows if row.name == "nll_difference"]
             assert row.p_value / 2 > 0.2
+
+
+def test_clusters_that_a_mask_leaves_out_do_not_count_in_the_score_test():
+    generator = np.random.default_rng(0)
+    logits, clusters = generator.normal(size=(200, 3)).astype(np.float32), np.arange(200) // 4
+    labels = generator.integers(0, 3, 200).astype(np.int32)
+    weights, mask = generator.uniform(0.5, 2, 200).astype(np.float32), np.arange(200) % 7 < 4
+    found = calibration.temperature_score_test(logits, labels, mask, clusters=clusters, weights=weights)
+    kept = (array[mask] for array in (logits, labels))
+    alone = calibration.temperature_score_test(*kept, clusters=clusters[mask], weights=weights[mask])
+    np.testing.assert_allclose(found, alone, rtol=1e-6)

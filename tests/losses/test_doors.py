@@ -235,3 +235,20 @@ def test_sigmoid_focal_loss_is_a_mean_over_what_a_mask_leaves():
         sigmoid_focal_loss(logits, labels, 2.0, 2.0)
     with pytest.raises(InputError, match=r"mask for labels \(9, 4\)"):
         sigmoid_focal_loss(logits, labels, 2.0, mask=np.ones((9, 3)))
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "focal_loss", "brier_loss", "sigmoid_focal_loss"])
+def test_a_traced_label_that_is_no_class_gives_nan(name):
+    loss = getattr(losses, name)
+    given = (2.0,) if "focal" in name else ()
+    logits = jnp.arange(12.0).reshape(4, 3)
+    labels = jnp.int32([0, -100, 2, 255])
+    if name == "sigmoid_focal_loss":
+        labels = jnp.repeat(jnp.int32([[0], [-1], [1], [255]]), 3, axis=1)
+    found = np.asarray(jax.jit(loss)(logits, labels, *given))
+    wrong = np.array([False, True, False, True])
+    assert (np.isnan(found).reshape(4, -1).all(axis=1) == wrong).all()
+    mask = jnp.asarray(~wrong)
+    value, slope = jax.jit(jax.value_and_grad(lambda rows: loss(rows, labels, *given, mask=mask)))(logits)
+    assert np.isfinite(value)
+    assert np.isfinite(slope).all()

@@ -5,6 +5,7 @@ Brackets keep the fits from diverging.
 
 import math
 from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,8 @@ _FLAT = 1e-5  # a slope in nats at which a fit counts as converged: rounding of 
 _PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}  # of L-BFGS-B: its last steps gain less than is measured
 _BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
 # of the descent: gamma and log T less those of the temperature fitted alone
-_STARTS = np.array([(0.0, 0.0), *product((-0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
+_STARTS = np.array([(0.0, 0.0), *product((-0.85, -0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
+_FEW = 600  # examples, below which the NLL of two classes has been seen to have a second minimum
 _START_EXAMPLES, _START_NUMBERS = 1000, 2**21  # at least, and at most, on which the starts are compared: they are far
 _MOST_SCORES, _LONGEST = 12, 1.0  # steps of Fisher's scoring, five are usual; of gamma or log T in one
 
@@ -231,10 +233,15 @@ def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
     if start is None:
         every = max(1, len(labels) // _START_EXAMPLES, logits.size // _START_NUMBERS)
         few, starts = [array[::every] for array in examples], np.clip(first + _STARTS, *_BOX.T)
-        begin = starts[np.argmin([_focal_terms(point, *few)[0] for point in starts])]
+        values = np.array([_focal_terms(point, *few)[0] for point in starts])
+        begins = [starts[values.argmin()]]
+        if every == 1 and len(labels) < _FEW:  # few examples have several minima: one descent from each gamma
+            rows = (np.flatnonzero(_STARTS[:, 0] == gamma) for gamma in np.unique(_STARTS[:, 0]))
+            begins = [starts[of_gamma[values[of_gamma].argmin()]] for of_gamma in rows]
     else:
-        begin = np.array([start["gamma"], math.log(start["temperature"])])
-    best, value, gradient = _scored(begin, examples, _GAIN if start is None else _NEAR_ENOUGH)
+        begins = [np.array([start["gamma"], math.log(start["temperature"])])]
+    gain = _GAIN if start is None else _NEAR_ENOUGH
+    best, value, gradient = min((_scored(begin, examples, gain) for begin in begins), key=itemgetter(1))
     # never worse than the temperature alone, whose gamma is 0
     if not value < alone.nll:
         best, (value, gradient, _) = first, _focal_terms(first, *examples)
