@@ -283,7 +283,7 @@ def test_the_noise_floor_is_the_ece_of_labels_drawn_from_the_confidences():
     rng = np.random.default_rng(5)
     ece = jax.jit(lambda labels: calibration.ece(jax.nn.log_softmax(jnp.asarray(logits)), labels, num_bins=10))
     draws = [ece(np.int32(np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))) for _ in range(200)]
-    assert abs(findings.noise_floor(jax.nn.log_softmax(logits), 10) / np.mean(draws) - 1) < 0.1
+    assert abs(calibration.noise_floor(jax.nn.log_softmax(logits), num_bins=10).mean / np.mean(draws) - 1) < 0.1
 
 
 def one_line(arguments, capsys):

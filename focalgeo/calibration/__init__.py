@@ -68,6 +68,7 @@ _UPPER = {
     "decisions": ("answers", "least_cost", "prediction_sets"),
     "fits.focal": ("fit_focal_temperature", "fit_temperature", "temperature_score_test"),
     "fits.search": ("GAMMAS", "TEMPERATURES", "best_point", "grid_search", "line_search"),
+    "metrics.chance": ("calibration_test", "noise_floor"),
     "methods.fitting": ("fit", "fit_methods", "folds", "searched", "surfaces", "usable"),
     "methods.table": (
         *("DEFAULT_METHODS", "METHODS", "ConvergenceWarning", "Fitted", "Method"),

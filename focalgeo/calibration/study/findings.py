@@ -14,7 +14,7 @@ from scipy import special  # scipy.stats takes a second to import
 from focalgeo.calibration.examples import Outputs
 from focalgeo.calibration.methods import Fitted
 from focalgeo.calibration.methods.zeros import are_zeros
-from focalgeo.calibration.metrics.binning import inner_ends
+from focalgeo.calibration.metrics import chance
 from focalgeo.calibration.study import suspicions
 from focalgeo.calibration.study.comparison import Settings
 from focalgeo.rows import LEAST_EXAMPLES
@@ -44,10 +44,12 @@ def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: Se
     n, num_bins, num_folds = len(splits[measured].labels), settings.num_bins, settings.num_folds
     if n < _PER_BIN * num_bins:
         plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
-        floor = noise_floor(plainest.predict_log_proba(splits[measured].logits, splits[measured].group), num_bins)
+        floor = chance.noise_floor(
+            plainest.predict_log_proba(splits[measured].logits, splits[measured].group), num_bins=num_bins
+        )
         yield (
             f"{n:,} examples of {measured} are few for {num_bins} bins: even a perfectly calibrated model would show an"
-            f" ECE of about {100 * floor:.1f}%. Look at the intervals, give more examples, or use"
+            f" ECE of about {100 * floor.mean:.1f}%. Look at the intervals, give more examples, or use"
             f" --num-bins={max(n // _PER_BIN, 1)}."
         )
     # classes without an example, or that some fit of the other folds may not see where a method has their numbers
@@ -101,14 +103,6 @@ def repeated(name: str, logits: Array, labels: Array) -> Iterator[str]:
     if copies > _REPEATED * len(labels) and len(labelled) - len(times) <= (1 - _ONE_LABEL) * several:
         what = f"{copies:,} of {len(labels):,} rows of {name} repeat others in all logits and the label"
         yield f"{what}: if they are copies, leave them out: intervals and folds count them as independent."
-
-
-def noise_floor(log_probs: Array, num_bins: int) -> float:
-    """The ECE that chance leaves if every confidence is true: the sum over bins of sqrt(2 n c (1 - c) / pi) / N."""
-    confidence = suspicions.confidence(log_probs)
-    index = np.searchsorted(inner_ends(num_bins, np.float64), confidence)
-    variance = np.bincount(index, confidence * (1 - confidence), num_bins)
-    return np.sqrt(2 * variance / math.pi).sum() / len(confidence)
 
 
 def _of_shift(*splits):
