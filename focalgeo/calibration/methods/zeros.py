@@ -45,6 +45,7 @@ class Zeros(NamedTuple):
         """In words."""
         return _MEANINGS[self.name].format(self.value)
 
+    @maps.quiet
     def filled(self, log_probs: Array) -> Array:
         """Log-probabilities [..., classes] with the logarithm of that number in place of each zero, as logits."""
         space, zero = namespace(log_probs), are_zeros(log_probs)
@@ -56,6 +57,7 @@ class Zeros(NamedTuple):
         return space.where(zero, space.log(share), log_probs).astype(log_probs.dtype)
 
 
+@maps.quiet
 def are_zeros(log_probs: Array) -> Array:
     """Which entries [..., classes] are probabilities of 0, as `log_probabilities` writes them; none of logits."""
     space = namespace(log_probs)
@@ -92,6 +94,7 @@ def half_filled(log_probs: Array) -> Array | None:
     return next(candidates(_probs(log_probs, zero))).filled(log_probs) if zero.any() else None
 
 
+@maps.quiet
 def _probs(log_probs, zero):
     return np.where(zero, 0, np.exp(np.minimum(log_probs, 0)))
 
@@ -101,8 +104,7 @@ def chosen(logits: Array, labels: Array, weight: Array) -> Zeros | None:
 
     Labels are classes [examples], or soft ones. Of many examples some are taken.
     """
-    zero = are_zeros(logits)
-    if not zero.any():
+    if np.min(logits) > _LOG_FLOOR + _NEAR or not (zero := are_zeros(logits)).any():
         return None
     every = max(1, np.size(logits) // _MOST_NUMBERS)
     zero, logits, labels, weight = (array[::every] for array in (zero, logits, labels, weight))

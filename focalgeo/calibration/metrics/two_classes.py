@@ -194,7 +194,7 @@ def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weig
 
     Example:
         >>> round(float(calibration.ici(two_classes, outcomes)), 4)
-        0.2584
+        0.2583
     """
     p, outcome, weight = class_one(checks.examples(log_probs, labels, mask, weights))
     p = jnp.where(weight > 0, p, 0)
