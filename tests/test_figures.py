@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from scipy import special, stats
 from sklearn.isotonic import IsotonicRegression
 
-from focalgeo import report
+from focalgeo import calibration, report
 from focalgeo.types import InputError
 
 FIGURES = (report.reliability, report.confidence_histogram, report.risk_coverage)
@@ -127,3 +129,32 @@ def test_curves_refuse_what_is_no_confidence():
     for gammas, numbers in (([0, 1], [1.0]), ([np.nan, 1], [1.0, 2.0])):
         with pytest.raises(InputError, match="one for each run"):
             report.against_gamma(gammas, numbers)
+
+
+def test_the_order_of_equal_confidences_changes_no_figure():
+    """Half of the rows share a confidence, and the first of them are wrong: any order gives the same curves."""
+    p = np.repeat([0.7, 0.9], [60, 60])
+    right = np.r_[np.arange(60) >= 20, np.arange(60) >= 6]
+    back = np.r_[np.arange(60)[::-1], 60 + np.arange(60)[::-1]]
+    one, other = (report.calibration_curve(p[order], right[order]) for order in (np.arange(120), back))
+    np.testing.assert_allclose(one.accuracy, other.accuracy, atol=1e-12)
+    np.testing.assert_allclose(np.unique(one.accuracy.round(9)), [2 / 3, 0.9])
+    log_probs, labels = np.log(np.stack([1 - p, p], axis=1)), right.astype(int)
+    drawn = [
+        report.risk_coverage(log_probs[order], labels[order]).lines[0].get_ydata() for order in (slice(None), back)
+    ]
+    np.testing.assert_allclose(*drawn, atol=1e-12)
+
+
+@given(st.integers(2, 25), st.integers(0, 99))
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_the_dots_of_the_reliability_figure_are_the_bins_of_the_metric(num_bins, seed):
+    """Shares of votes lie on edges of bins: both take them for the bin below."""
+    random = np.random.default_rng(seed)
+    votes = random.multinomial(10, [0.5, 0.3, 0.2], size=200) / 10
+    log_probs, labels = np.asarray(calibration.log_probabilities(votes)), random.integers(0, 3, 200)
+    bins = calibration.reliability(log_probs, labels, num_bins=num_bins)
+    dots = report.reliability(log_probs, labels, num_bins=num_bins, num_resamples=100).lines[-1]
+    held = np.asarray(bins.count) > 0
+    np.testing.assert_allclose(dots.get_xdata(), np.asarray(bins.confidence)[held], atol=1e-5)
+    np.testing.assert_allclose(dots.get_ydata(), np.asarray(bins.accuracy)[held], atol=1e-6)

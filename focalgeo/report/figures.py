@@ -16,7 +16,7 @@ from scipy import optimize, special
 
 from focalgeo.report.style import COLOURS, colour_of, new_axes, percentages, ribbon, styled
 from focalgeo.rows import wilson
-from focalgeo.types import Estimate, InputError, count, shown
+from focalgeo.types import Estimate, InputError, count, inner_ends, shown, tied_means
 
 MOST_CELLS = 2000  # of an isotonic curve: more examples share cells of nearly one confidence
 LEAST = 0.5  # half-width of an interval, by the root of the examples: where nearly all draws agree it would be 0
@@ -70,7 +70,7 @@ def calibration_curve(
     if not (np.all((confidence >= 0) & (confidence <= 1)) and np.isin(right, (0, 1)).all()):
         raise InputError("give confidences from 0 to 1, and outcomes that are 0 or 1")
     num_resamples, random = count("num_resamples", num_resamples, 100), np.random.default_rng(count("seed", seed, 0))
-    order = np.argsort(confidence, kind="stable")
+    right, order = tied_means(confidence, right), np.argsort(confidence, kind="stable")
     cells = np.unique(np.linspace(0, len(order), min(len(order), MOST_CELLS) + 1).astype(int))[:-1]
     sizes = np.diff(np.append(cells, len(order)))
     means, shares = (np.add.reduceat(each[order], cells) / sizes for each in (confidence, right))
@@ -152,7 +152,7 @@ def reliability(
     ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"], linewidth=1)
     ribbon(ax, *found, colour=colour, label=label or None)
     if num_bins:
-        _, places = np.unique(np.minimum((confidence * num_bins).astype(int), num_bins - 1), return_inverse=True)
+        _, places = np.unique(np.searchsorted(inner_ends(num_bins, float), confidence), return_inverse=True)
         sizes, hits, sums = (np.bincount(places, each) for each in (None, right, confidence))
         ax.vlines(sums / sizes, *wilson(hits, sizes), color=colour_of(colour), linewidth=1.2, alpha=0.7)
         ax.plot(sums / sizes, hits / sizes, "o", color=colour_of(colour), markersize=3.5)
@@ -203,7 +203,8 @@ def risk_coverage(
     ax = _axes(ax, colour)
     confidence, right = _predicted(log_probs, labels)
     sizes = np.unique(np.ceil(np.linspace(0.02, 1, 50) * len(confidence)).astype(int))
-    errors = np.cumsum(~right[np.argsort(-confidence, kind="stable")])[sizes - 1]
+    wrong = tied_means(confidence, ~right)
+    errors = np.cumsum(wrong[np.argsort(-confidence, kind="stable")])[sizes - 1]
     ends = wilson(errors, sizes)
     ribbon(ax, sizes / len(confidence), errors / sizes, *ends, colour=colour, label=label or None)
     ax.set_ylim(0, auto=True)  # the next model may have more errors

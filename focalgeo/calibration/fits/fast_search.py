@@ -30,9 +30,10 @@ import numpy as np
 from scipy.interpolate import BarycentricInterpolator
 
 from focalgeo.calibration.maps import FAR
-from focalgeo.calibration.metrics.binning import EQUAL, inner_ends
+from focalgeo.calibration.metrics.binning import EQUAL
 from focalgeo.checks import Examples
 from focalgeo.trees import matmul
+from focalgeo.types import inner_ends
 
 _CHUNK = 2**16  # numbers in a table [classes, examples] worked on at once: a few such tables fit a core's cache
 _FEWEST = 64  # examples in a chunk, where there are that many: below that the calls cost more than the work

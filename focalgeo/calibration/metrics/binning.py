@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Bool, Float, Integer, Shaped
 
 from focalgeo import checks
 from focalgeo.trees import matmul, namespace
-from focalgeo.types import Array, PyTree
+from focalgeo.types import Array, PyTree, inner_ends
 
 LogProbs = Logits = Float[Array, "examples classes"]
 Labels = Integer[Array, " examples"] | Shaped[Array, "examples classes"]  # class numbers, or their one-hot rows
@@ -29,7 +28,6 @@ Came = Bool[Array, " examples"]  # whether each event came true
 Sums = Float[Array, "*classes bins"]
 PerBin = Float[Array, " bins"]
 
-ON_EDGE = 1e-6  # within which a value counts as on an edge: exp(log p) is off by up to 1.3e-7 in float32
 _RUN = 64  # numbers that one product adds up
 EQUAL = 2**-21  # within which two values count as equal: see ON_EDGE
 _SAME_RANK = 2e-6  # of ranks by log-odds: these are differences of float32 logarithms
@@ -150,11 +148,6 @@ def residual_sums(p: Numbers, correct: Came, weight: Numbers, num_bins: int) -> 
 def bin_index(p, num_bins):
     """Number from 0 of the equal-width bin that each probability falls into."""
     return jnp.searchsorted(inner_ends(num_bins, p.dtype), p, side="left", method="compare_all")
-
-
-def inner_ends(num_bins, dtype):
-    """The largest values [num_bins - 1] of all equal-width bins but the last: 1/M, 2/M, ... and what is on them."""
-    return (np.arange(1, num_bins) / num_bins + ON_EDGE).astype(dtype)
 
 
 def equal_mass(p: Numbers, correct: Came, weight: Numbers, num_bins: int) -> Reliability:

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from focalgeo import checks
-from focalgeo.calibration.metrics.binning import Labels, LogProbs, inner_ends
-from focalgeo.types import Array
+from focalgeo.calibration.metrics.binning import Labels, LogProbs
+from focalgeo.types import Array, inner_ends
 
 STATISTICS = ("kuiper", "ece")
 _AT_ONCE = 2**22  # draws times examples: 32 MB in float64

@@ -22,7 +22,7 @@ from focalgeo import checks
 from focalgeo.calibration.metrics import binning
 from focalgeo.calibration.metrics.binning import Labels, LogProbs, Mask, Scalar, SoftLabels, Summed, Weights
 from focalgeo.calibration.newton import bisection
-from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, Array, floored_log
+from focalgeo.types import OFF_ONE, ON_EDGE, PROBABILITY_FLOOR, Array, floored_log
 
 _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on which reflection is plain convolution
 _HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8
@@ -189,7 +189,7 @@ def high_confidence(
 
     def sums(examples):
         confidence, correct, weight = binning.top_label(examples)
-        sure = jnp.where(confidence >= threshold - binning.ON_EDGE, weight, 0)
+        sure = jnp.where(confidence >= threshold - ON_EDGE, weight, 0)
         return jnp.sum(jnp.where(correct, sure, 0)), jnp.sum(sure), jnp.sum(weight)
 
     return Summed(sums, lambda right, sure, total: HighConfidence(sure / total, right / sure))

@@ -9,7 +9,7 @@ from focalgeo.calibration.methods import Fitted
 from focalgeo.calibration.metrics.resampling import Z95, wilson_interval
 from focalgeo.calibration.study import metric_rows
 from focalgeo.rows import Metric, Row, finite
-from focalgeo.types import Array
+from focalgeo.types import Array, tied_means
 
 
 def decided(
@@ -89,9 +89,11 @@ def _set_rows(sets, labels, cluster, tags):
 
 def _error_rows(log_probs, labels, given, cluster, tags):
     """Of what is answered, if anything is, and of the most confident twentieth, two twentieths, ..."""
-    wrong, order = log_probs.argmax(axis=1) != labels, np.argsort(-log_probs.max(axis=1), kind="stable")
+    confidence = np.exp(log_probs.max(axis=1))
+    wrong, order = log_probs.argmax(axis=1) != labels, np.argsort(-confidence, kind="stable")
     if given is not None and given.answered.any():
         yield _share("answered_error", wrong[given.answered], tags, cluster[given.answered])
+    wrong = tied_means(confidence, wrong)
     for share in np.arange(1, THRESHOLDS + 1) / THRESHOLDS:
         if some := order[: round(share * len(order))].tolist():
             yield _share("error_of_share", wrong[some], tags | {"group": f"{share:g}"}, cluster[some])
