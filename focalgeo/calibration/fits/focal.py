@@ -5,7 +5,6 @@ Brackets keep the fits from diverging.
 
 import math
 from itertools import product
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -237,11 +236,15 @@ def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
         begins = [starts[values.argmin()]]
         if every == 1 and len(labels) < _FEW:  # few examples have several minima: one descent from each gamma
             rows = (np.flatnonzero(_STARTS[:, 0] == gamma) for gamma in np.unique(_STARTS[:, 0]))
-            begins = [starts[of_gamma[values[of_gamma].argmin()]] for of_gamma in rows]
+            begins += [starts[of_gamma[values[of_gamma].argmin()]] for of_gamma in rows]
     else:
         begins = [np.array([start["gamma"], math.log(start["temperature"])])]
     gain = _GAIN if start is None else _NEAR_ENOUGH
-    best, value, gradient = min((_scored(begin, examples, gain) for begin in begins), key=itemgetter(1))
+    best, value, gradient = _scored(begins[0], examples, gain)
+    for begin in begins[1:]:
+        other = _scored(begin, examples, gain)
+        if other[1] < value - _NEAR_ENOUGH:  # else it is the same minimum
+            best, value, gradient = other
     # never worse than the temperature alone, whose gamma is 0
     if not value < alone.nll:
         best, (value, gradient, _) = first, _focal_terms(first, *examples)
