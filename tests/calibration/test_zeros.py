@@ -175,3 +175,16 @@ def test_filled_rows_keep_their_order_and_what_is_above_zero(classes, trees, see
         assert (filled[shares > 0] == logits[shares > 0]).all()
         assert (filled[shares == 0] < np.log(shares[shares > 0].max()) + 1e-6).all()
         assert (filled[shares == 0] > logits[shares == 0] - 1e-3).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_few_examples_and_one_zero_among_many_numbers_have_a_choice(n, monkeypatch):
+    from focalgeo.calibration.methods import zeros
+
+    probs, labels, generator = overconfident(n, size=max(n, 40))
+    few = floored_log(cut(probs[:n], generator, 1e-2))
+    assert chosen(few, labels[:n], np.ones(n)).name in zeros._MEANINGS
+    monkeypatch.setattr(zeros, "_MOST_NUMBERS", 200)
+    one = np.where(np.arange(20) == 3, 0, probs[37])
+    rows = floored_log(np.vstack([probs[:37], one / one.sum()]))
+    assert chosen(rows, labels[:38], np.ones(38)).name in zeros._MEANINGS

@@ -106,8 +106,9 @@ def chosen(logits: Array, labels: Array, weight: Array) -> Zeros | None:
     """
     if np.min(logits) > _LOG_FLOOR + _NEAR or not (zero := are_zeros(logits)).any():
         return None
-    every = max(1, np.size(logits) // _MOST_NUMBERS)
-    zero, logits, labels, weight = (array[::every] for array in (zero, logits, labels, weight))
+    every, first = max(1, np.size(logits) // _MOST_NUMBERS), zero.any(axis=1).argmax()
+    some = np.union1d(np.arange(0, len(labels), every), first)  # with a zero among them
+    zero, logits, labels, weight = (array[some] for array in (zero, logits, labels, weight))
     fold = np.random.default_rng(0).permutation(len(labels)) % _NUM_FOLDS
 
     def loss(candidate):
@@ -116,7 +117,7 @@ def chosen(logits: Array, labels: Array, weight: Array) -> Zeros | None:
         temperature = focal.temperature_fit(filled, labels, weight).temperature
         scores = maps.temperature_scaling(filled, temperature)
         total = -float(scores[zero].mean(dtype=np.float64))
-        for index in range(_NUM_FOLDS):
+        for index in range(min(_NUM_FOLDS, len(labels)) if len(labels) > 1 else 0):
             inside = fold == index
             others, held_out = ((filled[rows], labels[rows], weight[rows]) for rows in (~inside, inside))
             log_temperature = math.log(focal.temperature_fit(*others).temperature)
