@@ -86,6 +86,7 @@ def _of_classes(losses, logits, labels):
     """The losses, NaN where a label is no class, which cannot be refused while it is traced."""
     if not checks.is_traced(logits, labels) or losses.shape != jnp.shape(labels):
         return losses
+    labels = jnp.asarray(labels).astype(jnp.int32)  # 8 bits do not hold a number of classes above 255
     return jnp.where((labels >= 0) & (labels < jnp.shape(logits)[-1]), losses, jnp.nan)
 
 
