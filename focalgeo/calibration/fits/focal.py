@@ -29,6 +29,7 @@ _PRECISE = {"ftol": 1e-11, "gtol": 1e-6, "maxiter": 200}  # of L-BFGS-B: its las
 _BOX = np.array([GAMMA_BRACKET, np.log(TEMPERATURE_BRACKET)])
 # of the descent: gamma and log T less those of the temperature fitted alone
 _STARTS = np.array([(0.0, 0.0), *product((-0.85, -0.5, 0.5, 2.0, 8.0), np.log([0.5, 0.7, 1.0, 1.4, 2.0]))])
+_LOWER = 1e-6  # nats by which another minimum is lower: a lesser gain does not send gamma to the end of its range
 _FEW = 600  # examples, below which the NLL of two classes has been seen to have a second minimum
 _START_EXAMPLES, _START_NUMBERS = 1000, 2**21  # at least, and at most, on which the starts are compared: they are far
 _MOST_SCORES, _LONGEST = 12, 1.0  # steps of Fisher's scoring, five are usual; of gamma or log T in one
@@ -243,7 +244,7 @@ def focal_fit(logits, labels, weight, alone, start=None) -> CalibrationFit:
     best, value, gradient = _scored(begins[0], examples, gain)
     for begin in begins[1:]:
         other = _scored(begin, examples, gain)
-        if other[1] < value - _NEAR_ENOUGH:  # else it is the same minimum
+        if other[1] < value - _LOWER:  # else it is the same minimum, or as good
             best, value, gradient = other
     # never worse than the temperature alone, whose gamma is 0
     if not value < alone.nll:
