@@ -218,7 +218,8 @@ def test_files_without_faults_have_no_warnings(name):
 
 
 TRUE = np.eye(4, dtype=bool)[SAME[0][1]]
-SURELY_WRONG = floored_log(np.where(TRUE & (np.arange(2000) < 5)[:, None], 0, softmax(SAME[0][0], axis=1)))
+CUT = np.where(TRUE & (np.arange(2000) < 5)[:, None], 0, softmax(SAME[0][0], axis=1))
+SURELY_WRONG = floored_log(CUT / CUT.sum(axis=1, keepdims=True))
 RARE = np.r_[np.flatnonzero(~TRUE[:, 3]), np.flatnonzero(TRUE[:, 3])[:4]]
 WHOLE = outputs(*SAME[0])
 FAULTS = {
