@@ -103,4 +103,4 @@ def test_any_arguments_are_one_line_or_a_config(given_arguments):
     arguments = [f"--config={DIGITS}:quick", "--workdir=w"]
     for flag, value, joint in given_arguments:
         arguments += {"=": [f"{flag}={value}"], " ": [flag, value], "": [flag]}[joint]
-    one_line_or_a_config(lambda: run.parse(arguments).config)
+    one_line_or_a_config(lambda: run.parse(arguments)[0])
