@@ -28,8 +28,8 @@ def finished() -> Path:
 
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    parsed = run.parse([*FLAGS, f"--workdir={folder / 'w'}"])
-    job.run(parsed.config, folder / "w")
+    config, *_ = run.parse([*FLAGS, f"--workdir={folder / 'w'}"])
+    job.run(config, folder / "w")
     return folder / "w"
 
 
