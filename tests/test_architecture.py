@@ -107,7 +107,7 @@ BUDGETS = {
     "focalgeo/report": 22600,
     "focalgeo/theory": 3750,
     "focalgeo/training": 4700,
-    "tests": 70450,
+    "tests": 70500,
     "tests/calibration": 55150,
     "tests/curvature": 17150,
     "tests/data": 19650,
