@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import math
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 from types import ModuleType
@@ -34,6 +35,8 @@ MOST_RESAMPLES = 100_000  # of a bootstrap: a minute or so for 10,000 examples o
 MOST_PAIRS = 100_000  # of gamma and temperature: half a minute for 10,000 examples of 100 classes on two cores
 
 PROBABILITY_FLOOR = 1.1754944e-38  # the least that float32 holds to full precision; its log is -87.3
+LOG_FLOOR = math.log(PROBABILITY_FLOOR)  # what `log_probabilities` writes for a probability of 0
+NEAR_FLOOR = 1e-4  # by which NumPy's and XLA's float32 logarithms of it may differ
 ON_EDGE = 1e-6  # within which a probability counts as on a bin's edge: exp(log p) is off by up to 1.3e-7 in float32
 
 NEIGHBOURS = 10  # of each node of a graph, whose numbers stand behind its features

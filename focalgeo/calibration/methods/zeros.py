@@ -17,10 +17,8 @@ import numpy as np
 from focalgeo.calibration import maps
 from focalgeo.calibration.fits import focal
 from focalgeo.trees import namespace
-from focalgeo.types import PROBABILITY_FLOOR, Array
+from focalgeo.types import LOG_FLOOR, NEAR_FLOOR, PROBABILITY_FLOOR, Array
 
-_LOG_FLOOR = math.log(PROBABILITY_FLOOR)
-_NEAR = 1e-4  # by which NumPy's and XLA's float32 logarithms of the floor may differ from it
 _OFF_ONE = 0.5  # by which rows of rounded probabilities may miss 1
 _MOST_NUMBERS = 2**21  # of the logits on which the candidates are compared: each is fitted a few times
 _NUM_FOLDS = 5
@@ -62,7 +60,7 @@ def are_zeros(log_probs: Array) -> Array:
     """Which entries [..., classes] are probabilities of 0, as `log_probabilities` writes them; none of logits."""
     space = namespace(log_probs)
     total = space.sum(space.exp(space.minimum(log_probs, 1)), axis=-1, keepdims=True)
-    return (space.abs(log_probs - _LOG_FLOOR) < _NEAR) & (space.abs(total - 1) < _OFF_ONE)
+    return (space.abs(log_probs - LOG_FLOOR) < NEAR_FLOOR) & (space.abs(total - 1) < _OFF_ONE)
 
 
 def candidates(probs: Array) -> Iterator[Zeros]:
@@ -104,7 +102,7 @@ def chosen(logits: Array, labels: Array, weight: Array) -> Zeros | None:
 
     Labels are classes [examples], or soft ones. Of many examples some are taken.
     """
-    if np.min(logits) > _LOG_FLOOR + _NEAR or not (zero := are_zeros(logits)).any():
+    if np.min(logits) > LOG_FLOOR + NEAR_FLOOR or not (zero := are_zeros(logits)).any():
         return None
     every, first = max(1, np.size(logits) // _MOST_NUMBERS), zero.any(axis=1).argmax()
     some = np.union1d(np.arange(0, len(labels), every), first)  # with a zero among them

@@ -1,4 +1,4 @@
-"""What chance leaves: the ECE of a model that is calibrated perfectly, and whether a model may be one.
+"""The noise floor of an ECE, which a perfectly calibrated model shows too, and a test of perfect calibration.
 
 Labels are drawn from the probabilities themselves, so that the null hypothesis holds exactly. On the host.
 """

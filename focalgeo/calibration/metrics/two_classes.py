@@ -31,13 +31,13 @@ from focalgeo.calibration.metrics.binning import (
     weighted_sums,
 )
 from focalgeo.trees import matmul
+from focalgeo.types import LOG_FLOOR, NEAR_FLOOR
 
 _SPAN = 0.75  # of the examples, in each fit of the loess
 _HALVINGS = 24  # in the search for its widths
 # Newton's method in slope and intercept goes on while a step promises more nats than float32 resolves (_GAIN) and is
 # not cut to nothing (_SMALLEST), _MOST_STEPS at most.
 _GAIN, _SMALLEST, _MOST_STEPS = 1e-8, 1e-4, 100
-_LOG_FLOOR, _NEAR = -87.33654, 1e-4  # what `log_probabilities` writes for a probability of 0
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
 
 
@@ -179,7 +179,7 @@ def _recalibrated(examples, *, slope):
     )
     parted = (low >= other_high) | (high <= other_low)
     settled &= jnp.where(slope, ~parted, jnp.isfinite(low) & jnp.isfinite(other_low))
-    settled &= ~jnp.any((weight > 0) & (jnp.abs(jnp.min(examples.rows, axis=-1) - _LOG_FLOOR) < _NEAR))
+    settled &= ~jnp.any((weight > 0) & (jnp.abs(jnp.min(examples.rows, axis=-1) - LOG_FLOOR) < NEAR_FLOOR))
     return jnp.where(settled, point + step, jnp.nan)[0]
 
 
