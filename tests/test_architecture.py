@@ -107,7 +107,7 @@ BUDGETS = {
     "focalgeo/report": 22800,
     "focalgeo/theory": 3750,
     "focalgeo/training": 4800,
-    "tests": 70800,
+    "tests": 70850,
     "tests/calibration": 55350,
     "tests/curvature": 17150,
     "tests/data": 19650,

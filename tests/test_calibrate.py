@@ -232,7 +232,9 @@ FAULTS = {
         [fit._replace(zeros=Zeros("half_least", 0.001)) for fit in fitted_at()],
     ],
     "Methods with numbers of each class are not chosen for that: if these classes cannot occur, leave": [
-        outputs(SAME[0][0], SAME[0][1] % 3)
+        outputs(SAME[0][0], SAME[0][1] % 3),
+        None,
+        fitted_at("vector_scaling", "nll", temperature=1.5, biases=np.zeros(4)),
     ],
     "differ in their class shares": [WHOLE, outputs(SAME[1][0], np.minimum(SAME[1][1], 2))],
     "differ in mean confidence beyond noise": [WHOLE, outputs(*draw(2000, 4, sharpness=3.0))],
