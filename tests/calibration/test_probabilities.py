@@ -1,8 +1,14 @@
 """Probabilities in place of logits and of log-probabilities: the floored logarithm, and the warning."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
+import scipy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
 
 from focalgeo import calibration
 from focalgeo.calibration import ProbabilityWarning
@@ -12,6 +18,9 @@ RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(60, 3)).astype(np.float32)
 PROBS = np.asarray(jax.nn.softmax(2 * LOGITS))
 LABELS = np.argmax(LOGITS + RNG.gumbel(size=(60, 3)), axis=1).astype(np.int32)
+ONES = LABELS % 2
+P = special.expit(LOGITS[:, 0])
+NAMES = {"np": np, "jax": jax, "scipy": scipy, "calibration": calibration}
 GRID = {"gammas": [0.0, 1.0], "temperatures": [0.5, 1.0, 2.0]}
 FITS = {
     "fit_focal_temperature": calibration.fit_focal_temperature,
@@ -22,21 +31,91 @@ FITS = {
 }
 
 
+def fixes(line):
+    """What a line says to give."""
+    return re.findall(r"(?:jax|scipy|calibration)\..*?(?=, of |; of |$)", line)
+
+
 @pytest.mark.filterwarnings("ignore::focalgeo.calibration.ConvergenceWarning")  # gamma 0, an end of this grid
 @pytest.mark.parametrize("name", FITS)
-def test_probabilities_in_place_of_logits_are_one_warning(name):
-    with pytest.warns(ProbabilityWarning, match=r"give calibration\.log_probabilities\(logits\)") as found:
+def test_probabilities_in_place_of_logits_are_refused(name):
+    with pytest.raises(InputError, match="logits are probabilities") as found:
         FITS[name](PROBS, LABELS)
-    assert sum(issubclass(each.category, ProbabilityWarning) for each in found) == 1
-    FITS[name](calibration.log_probabilities(PROBS), LABELS)  # a warning is an error here
+    FITS[name](eval(*fixes(str(found.value)), {**NAMES, "logits": PROBS}), LABELS)  # a warning is an error here
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 99), st.integers(2, 6), st.sampled_from([0.1, 1.0, 9.0]), st.sampled_from("efd"))
+def test_probabilities_of_any_sharpness_are_refused(seed, classes, scale, dtype):
+    logits = scale * np.random.default_rng(seed).normal(size=(30, classes))
+    labels, probs = logits.argmax(axis=1), np.asarray(special.softmax(logits, axis=1), dtype)
+    with pytest.raises(InputError, match="logits are probabilities"):
+        calibration.fit_temperature(probs, labels)
+    calibration.fit_temperature(logits, labels)
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "right"),
+    [
+        (calibration.fit_temperature, PROBS[:20], np.log(PROBS[:20])),
+        (calibration.fit_temperature, np.stack([0 * P, P], axis=1), np.log(np.stack([1 - P, P], axis=1))),
+        (calibration.fit_temperature, special.expit(LOGITS), LOGITS),
+        (lambda scores, _: calibration.binary_outputs(scores, np.eye(3)[LABELS]), special.expit(LOGITS), LOGITS),
+        (lambda log_probs, _: calibration.inverse_focal_calibration(log_probs, 2.0), PROBS, np.log(PROBS)),
+        (lambda logits, _: calibration.temperature_scaling(logits, 2.0), PROBS, np.log(PROBS)),
+    ],
+)
+def test_what_may_be_probabilities_is_warned_of_once(call, given, right):
+    labels = LABELS[: len(given)] % given.shape[1]
+    with pytest.warns(ProbabilityWarning, match="look like probabilities") as found:
+        call(given, labels)
+    assert len(found) == 1
+    (fix,) = fixes(str(found[0].message))
+    mended = eval(fix, {**NAMES, **dict.fromkeys(("logits", "scores", "log_probs"), given)})
+    np.testing.assert_allclose(mended, right, atol=1e-5)
+    call(mended, labels)
+
+
+SCORES = np.stack([LOGITS, LOGITS[::-1]])
+DOORS = {
+    "fit": lambda rows: calibration.fit("temperature_scaling", rows, ONES),
+    "estimator": lambda rows: calibration.TemperatureScaling(classes=[0, 1]).fit(rows, ONES),
+    "compare": lambda rows: calibration.compare((rows, ONES)),
+    "ece": lambda rows: calibration.ece(rows, ONES),
+    "auroc": lambda rows: calibration.auroc(rows, ONES),
+    "prediction_sets": lambda rows: calibration.prediction_sets(rows, ONES, rows),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("rows", [LOGITS[:, 0], LOGITS[:, :1], SCORES], ids=["column", "one column", "three axes"])
+def test_fixes_of_other_shapes_work_as_printed(door, rows):
+    with pytest.raises(InputError) as found:
+        DOORS[door](rows)
+    names = {**NAMES, "labels": np.stack([ONES] * 2, axis=1)}
+    first, second = (
+        eval(fix, {**names, **dict.fromkeys(("logits", "log_probs"), given)})
+        for fix, given in zip(
+            fixes(str(found.value)),
+            (SCORES, SCORES[..., :2]) if rows.ndim == 3 else (rows, special.expit(rows)),
+            strict=True,
+        )
+    )
+    if rows.ndim == 3:
+        np.testing.assert_allclose(np.exp(first), special.softmax(SCORES, axis=2).mean(axis=0), rtol=1e-5)
+        np.testing.assert_array_equal(second.logits[:, 1], (SCORES[..., 1] - SCORES[..., 0]).T.ravel())
+    else:
+        expected = special.log_softmax(np.stack([0 * rows.ravel(), rows.ravel()], axis=1), axis=1)
+        for got in (first, second):
+            np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 def test_the_logarithm_of_probabilities_has_a_floor():
     probs = np.array([[1.0, 0.0], [0.75, 0.25], [1 - 1e-40, 1e-40]])
     floor = np.log(calibration.PROBABILITY_FLOOR)
     expected = [[0, floor], np.log([0.75, 0.25]), [0, floor]]
-    for given in (probs, probs.astype(np.float32)):
-        got = calibration.log_probabilities(given)
+    for array in (probs, probs.astype(np.float32)):
+        got = calibration.log_probabilities(array)
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, expected, rtol=1e-6)
     np.testing.assert_allclose(jax.jit(calibration.log_probabilities)(probs.astype(np.float32)), expected, rtol=1e-6)

@@ -120,6 +120,23 @@ def test_no_example_is_nan_and_an_infinite_nll_stays_infinite():
     assert all(np.isfinite(value) for value in found.values())
 
 
+def test_what_is_no_log_probability_or_class_makes_a_jitted_state_nan():
+    made, update = of(5)
+    log_probs, labels, _ = predictions(100, 5, 1)
+    first = np.arange(100) == 0
+    wrong = [
+        (3 * log_probs, labels),
+        (np.exp(log_probs), labels),
+        (np.where(first[:, None], np.nan, log_probs), labels),
+    ]
+    wrong += [(log_probs, np.where(first, label, labels)) for label in (-100, -1, 5)]
+    for rows, classes in wrong:
+        state = update(update(made.init(), log_probs, labels), rows, classes)
+        assert all(np.isnan(value) for value in made.compute(state).values())
+    spoiled = update(made.init(), rows, classes, mask=~first)
+    np.testing.assert_array_equal(spoiled, update(made.init(), log_probs, labels, mask=~first))
+
+
 @pytest.mark.parametrize("name", sorted(METRICS.keys() - set(SUMMED)))
 def test_what_sums_do_not_hold_is_refused_in_one_line(name):
     with pytest.raises(InputError, match=f"metrics: {name} orders or fits all examples at once"):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import sys
 import types
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
@@ -136,6 +138,8 @@ def test_probabilities_become_their_logarithms(dtype):
     assert (found.kind, found.unit, found.unread) == ("probs", 0, ("val",))
     assert read(npz("b.npz", logits=probs)).looks_like_probs
     assert not read(npz("b.npz", logits=probs + 1)).looks_like_probs
+    assert read(npz("b.npz", logits=probs[:, 0], labels=TRUTH)).looks_like_probs
+    assert read(npz("b.npz", logits=probs, labels=np.eye(3)[LABELS]), multilabel=True).looks_like_probs
     also = read_calibrated("a.npz", {"val": PROBS.shape}, where="--also=x")
     assert_allclose(also["val"], np.log(PROBS), atol=1e-6)
 
@@ -186,7 +190,7 @@ BAD = {  # a line for each thing that is asked of the arrays of an .npz file, an
     "weight": ({"weight": np.where(AT_4, -1.0, 1)}, "weight in row 4 is -1.0: give numbers above 0"),
     "few": ({"logits": LOGITS[:29], "labels": LABELS[:29]}, "has 29 examples, too few"),
     "both": ({"probs": PROBS}, "has logits and probs: say which"),
-    "one logit": ({"logits": LOGITS[:, :1]}, r"np.stack\(\[0 \* z, z\], 1\)"),
+    "one logit": ({"logits": LOGITS[:, :1]}, "label '2' is none of 0, 1"),
     "percents": ({"logits": None, "probs": 100 * PROBS}, "the first is row 0 with 100: of percents give"),
     "impossible": ({"logits": np.where(np.eye(3)[LABELS], -np.inf, LOGITS)}, "in row 0 no class, or not that of the"),
     "objects": ({"labels": np.array([None] * N)}, "it holds more than arrays, which could run code"),
@@ -197,6 +201,35 @@ BAD = {  # a line for each thing that is asked of the arrays of an .npz file, an
 def test_bad_arrays_are_one_line(arrays, says):
     with pytest.raises(InputError, match=f"val.*{says}"):
         read(npz("a.npz", **arrays))
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+@pytest.mark.parametrize("several", [False, True])
+def test_fixes_of_three_axes_work_as_printed(kind, several):
+    scores = np.stack([LOGITS[:, :2], LOGITS[::-1, 1:]])
+    arrays = {"logits": scores, "probs": softmax(scores, axis=2)}
+    of_file = {"logits": None, "labels": np.stack([TRUTH, 1 - TRUTH], 1) if several else TRUTH}
+    line = refused(npz("a.npz", **of_file | {kind: arrays[kind]}))
+    (fix,) = re.search(r"2\] (.*) and --task" if several else r"classes\] give (.*?), of", line).groups()
+    found = read(npz("a.npz", **of_file | {kind: eval(fix, {"scipy": scipy, **arrays})}), multilabel=several)
+    expected = arrays["probs"][..., 1].T.ravel() if several else arrays["probs"].mean(axis=0)[:, 1]
+    assert_allclose(softmax(found.logits, axis=1)[:, 1], expected, atol=1e-6)
+
+
+def test_the_fix_of_one_vs_rest_rows_works_as_printed():
+    probs = expit(LOGITS)
+    (fix,) = re.search(r"give (probs / .*), of several", refused(npz("a.npz", logits=None, probs=probs))).groups()
+    assert_allclose(softmax(read(npz("a.npz", logits=None, probs=eval(fix))).logits, 1), eval(fix), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs", "scores"])
+def test_one_sigmoid_of_two_axes_is_a_column(kind):
+    column = SCORE if kind == "logits" else expit(SCORE)
+    flat, found = (
+        read(npz("a.npz", **{"logits": None, "labels": TRUTH} | {kind: array})) for array in (column, column[:, None])
+    )
+    assert_array_equal(found.logits, flat.logits)
+    assert found.is_column
 
 
 BAD_CELLS = {
