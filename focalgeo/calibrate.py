@@ -145,8 +145,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--sets", choices=("lac", "aps", "raps"), default="lac", help=help)
     help = "what has that coverage: all (default), each class, class_cluster or group"
     add("--sets-of", choices=("all", "class", "class_cluster", "group"), default="all", help=help)
-    help = "sets that are never empty: the predicted class is always in them"
-    add("--least-one", action="store_true", help=help)
+    add("--least-one", action="store_true", help="sets are never empty: the predicted class is always in them")
     help = "answers of which at most so many are wrong, as 0.02; a third of val is held back for it and for --coverage"
     add("--error-at-most", type=float, metavar="SHARE", help=help)
     help = "resamples of the bootstrap (default 1000, of more than 100,000 examples fewer)"

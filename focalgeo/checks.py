@@ -282,14 +282,12 @@ def check_logits(name: str, scores: Array, *, refuse: bool = False, stacklevel: 
     rows, many = np.asarray(scores), len(scores) >= _MANY
     certain = look_like_probabilities(rows)
     if certain or (many and look_like_probabilities(rows, np.inf)):
-        mends = (
-            f"calibration.log_probabilities(np.c_[1 - {name}[:, 1], {name}[:, 1]])",  # of class 1, beside zeros
-            f"scipy.special.logit({name}.clip(1e-7, 1 - 1e-7))",
-            f"calibration.log_probabilities({name})",
-        )
-        mend = mends[2 if certain else int(rows[..., 0].any())]
+        mend = f"calibration.log_probabilities({name})"
         if certain and many and refuse:
             raise InputError(f"{name} are probabilities, every row in [0, 1] with the sum 1: give {mend}")
+        if not certain:
+            of_class_1 = f"calibration.log_probabilities(np.c_[1 - {name}[:, 1], {name}[:, 1]])"
+            mend = f"scipy.special.logit({name}.clip(1e-7, 1 - 1e-7))" if rows[..., 0].any() else of_class_1
         what = f"{name} look like probabilities, all in [0, 1]: if they are, give {mend}"
         warnings.warn(what, ProbabilityWarning, stacklevel)
 

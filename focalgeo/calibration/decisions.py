@@ -137,9 +137,10 @@ def prediction_sets(
     few = np.array(names)[np.isinf(thresholds)]
     if few.size:
         of = "" if part == "all" else f" of {part} {shown(', '.join(few))}"
-        what = f"fewer than {np.ceil(coverage / (1 - coverage) - _ROUNDING):.0f} examples of val are too few"
-        why = f"{what} for a threshold{of}: every class that it would decide on is in the sets"
-        warnings.warn(why, DataWarning, stacklevel=2)
+        what = f"fewer than {np.ceil(coverage / (1 - coverage) - _ROUNDING):.0f} examples of val are too few for a"
+        warnings.warn(
+            f"{what} threshold{of}: every class that it would decide on is in the sets", DataWarning, stacklevel=2
+        )
     members, expected = of_others <= thresholds[place], ranks / (counts + 1)
     if least_one:
         members |= others == others.max(axis=1, keepdims=True)

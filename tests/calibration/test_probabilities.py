@@ -1,6 +1,7 @@
 """Probabilities in place of logits and of log-probabilities: the floored logarithm, and the warning."""
 
 import re
+from functools import partial
 
 import jax
 import numpy as np
@@ -18,7 +19,6 @@ RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(60, 3)).astype(np.float32)
 PROBS = np.asarray(jax.nn.softmax(2 * LOGITS))
 LABELS = np.argmax(LOGITS + RNG.gumbel(size=(60, 3)), axis=1).astype(np.int32)
-ONES = LABELS % 2
 P = special.expit(LOGITS[:, 0])
 NAMES = {"np": np, "jax": jax, "scipy": scipy, "calibration": calibration}
 GRID = {"gammas": [0.0, 1.0], "temperatures": [0.5, 1.0, 2.0]}
@@ -41,7 +41,7 @@ def fixes(line):
 def test_probabilities_in_place_of_logits_are_refused(name):
     with pytest.raises(InputError, match="logits are probabilities") as found:
         FITS[name](PROBS, LABELS)
-    FITS[name](eval(*fixes(str(found.value)), {**NAMES, "logits": PROBS}), LABELS)  # a warning is an error here
+    FITS[name](eval(*fixes(str(found.value)), NAMES | {"logits": PROBS}), LABELS)  # a warning is an error here
 
 
 @settings(max_examples=20, deadline=None)
@@ -55,7 +55,7 @@ def test_probabilities_of_any_sharpness_are_refused(seed, classes, scale, dtype)
 
 
 @pytest.mark.parametrize(
-    ("call", "given", "right"),
+    ("call", "array", "right"),
     [
         (calibration.fit_temperature, PROBS[:20], np.log(PROBS[:20])),
         (calibration.fit_temperature, np.stack([0 * P, P], axis=1), np.log(np.stack([1 - P, P], axis=1))),
@@ -65,49 +65,46 @@ def test_probabilities_of_any_sharpness_are_refused(seed, classes, scale, dtype)
         (lambda logits, _: calibration.temperature_scaling(logits, 2.0), PROBS, np.log(PROBS)),
     ],
 )
-def test_what_may_be_probabilities_is_warned_of_once(call, given, right):
-    labels = LABELS[: len(given)] % given.shape[1]
+def test_what_may_be_probabilities_is_warned_of_once(call, array, right):
+    labels = LABELS[: len(array)] % array.shape[1]
     with pytest.warns(ProbabilityWarning, match="look like probabilities") as found:
-        call(given, labels)
-    assert len(found) == 1
-    (fix,) = fixes(str(found[0].message))
-    mended = eval(fix, {**NAMES, **dict.fromkeys(("logits", "scores", "log_probs"), given)})
+        call(array, labels)
+    (warning,) = found
+    (fix,) = fixes(str(warning.message))
+    mended = eval(fix, NAMES | dict.fromkeys(("logits", "scores", "log_probs"), array))
     np.testing.assert_allclose(mended, right, atol=1e-5)
     call(mended, labels)
 
 
-SCORES = np.stack([LOGITS, LOGITS[::-1]])
-DOORS = {
-    "fit": lambda rows: calibration.fit("temperature_scaling", rows, ONES),
-    "estimator": lambda rows: calibration.TemperatureScaling(classes=[0, 1]).fit(rows, ONES),
-    "compare": lambda rows: calibration.compare((rows, ONES)),
-    "ece": lambda rows: calibration.ece(rows, ONES),
-    "auroc": lambda rows: calibration.auroc(rows, ONES),
-    "prediction_sets": lambda rows: calibration.prediction_sets(rows, ONES, rows),
-}
+DOORS = [
+    partial(calibration.fit, "temperature_scaling"),
+    calibration.TemperatureScaling(classes=[0, 1]).fit,
+    lambda *pair: calibration.compare(pair),
+    calibration.ece,
+    calibration.auroc,
+]
+SCORES = np.stack([LOGITS[:, :2], LOGITS[::-1, 1:]])
+SOFT = special.softmax(SCORES, axis=2)
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("rows", [LOGITS[:, 0], LOGITS[:, :1], SCORES], ids=["column", "one column", "three axes"])
-def test_fixes_of_other_shapes_work_as_printed(door, rows):
+@pytest.mark.parametrize(
+    ("rows", "index", "expected"),
+    [
+        (LOGITS[:, 0], 0, P),
+        (LOGITS[:, :1], 0, P),
+        (P, 1, P),
+        (SCORES, 0, SOFT.mean(axis=0)[:, 1]),
+        (SCORES, 1, SOFT[..., 1].T.ravel()),
+    ],
+)
+def test_fixes_of_other_shapes_work_as_printed(door, rows, index, expected):
     with pytest.raises(InputError) as found:
-        DOORS[door](rows)
-    names = {**NAMES, "labels": np.stack([ONES] * 2, axis=1)}
-    first, second = (
-        eval(fix, {**names, **dict.fromkeys(("logits", "log_probs"), given)})
-        for fix, given in zip(
-            fixes(str(found.value)),
-            (SCORES, SCORES[..., :2]) if rows.ndim == 3 else (rows, special.expit(rows)),
-            strict=True,
-        )
-    )
-    if rows.ndim == 3:
-        np.testing.assert_allclose(np.exp(first), special.softmax(SCORES, axis=2).mean(axis=0), rtol=1e-5)
-        np.testing.assert_array_equal(second.logits[:, 1], (SCORES[..., 1] - SCORES[..., 0]).T.ravel())
-    else:
-        expected = special.log_softmax(np.stack([0 * rows.ravel(), rows.ravel()], axis=1), axis=1)
-        for got in (first, second):
-            np.testing.assert_allclose(got, expected, atol=1e-5)
+        door(rows, LABELS % 2)
+    arrays = {"logits": rows, "log_probs": rows, "labels": np.eye(2)[LABELS % 2]}
+    mended = eval(fixes(str(found.value))[index], NAMES | arrays)
+    got = special.softmax(getattr(mended, "logits", mended), axis=1)
+    np.testing.assert_allclose(got[:, 1], expected, atol=1e-6)
 
 
 def test_the_logarithm_of_probabilities_has_a_floor():

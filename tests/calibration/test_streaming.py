@@ -124,17 +124,12 @@ def test_what_is_no_log_probability_or_class_makes_a_jitted_state_nan():
     made, update = of(5)
     log_probs, labels, _ = predictions(100, 5, 1)
     first = np.arange(100) == 0
-    wrong = [
-        (3 * log_probs, labels),
-        (np.exp(log_probs), labels),
-        (np.where(first[:, None], np.nan, log_probs), labels),
-    ]
-    wrong += [(log_probs, np.where(first, label, labels)) for label in (-100, -1, 5)]
-    for rows, classes in wrong:
-        state = update(update(made.init(), log_probs, labels), rows, classes)
-        assert all(np.isnan(value) for value in made.compute(state).values())
-    spoiled = update(made.init(), rows, classes, mask=~first)
-    np.testing.assert_array_equal(spoiled, update(made.init(), log_probs, labels, mask=~first))
+    wrong = [(rows, labels) for rows in (3 * log_probs, np.exp(log_probs), np.where(first[:, None], np.nan, log_probs))]
+    for chunk in [*wrong, *((log_probs, np.where(first, label, labels)) for label in (-100, -1, 5))]:
+        state = made.merge(update(made.init(), log_probs, labels), update(made.init(), *chunk))
+        assert np.isnan([*made.compute(state).values()]).all()
+    masked = (update(made.init(), *rows, mask=~first) for rows in (chunk, (log_probs, labels)))
+    np.testing.assert_array_equal(*masked)
 
 
 @pytest.mark.parametrize("name", sorted(METRICS.keys() - set(SUMMED)))

@@ -203,33 +203,40 @@ def test_bad_arrays_are_one_line(arrays, says):
         read(npz("a.npz", **arrays))
 
 
-@pytest.mark.parametrize("kind", ["logits", "probs"])
-@pytest.mark.parametrize("several", [False, True])
-def test_fixes_of_three_axes_work_as_printed(kind, several):
-    scores = np.stack([LOGITS[:, :2], LOGITS[::-1, 1:]])
-    arrays = {"logits": scores, "probs": softmax(scores, axis=2)}
-    of_file = {"logits": None, "labels": np.stack([TRUTH, 1 - TRUTH], 1) if several else TRUTH}
-    line = refused(npz("a.npz", **of_file | {kind: arrays[kind]}))
-    (fix,) = re.search(r"2\] (.*) and --task" if several else r"classes\] give (.*?), of", line).groups()
-    found = read(npz("a.npz", **of_file | {kind: eval(fix, {"scipy": scipy, **arrays})}), multilabel=several)
-    expected = arrays["probs"][..., 1].T.ravel() if several else arrays["probs"].mean(axis=0)[:, 1]
+SCORES = np.stack([LOGITS[:, :2], LOGITS[::-1, 1:]])
+SOFT = softmax(SCORES, axis=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scores", "pattern", "several", "expected"),
+    [
+        ("logits", SCORES, r"classes\] give (.*?), of", False, SOFT.mean(axis=0)[:, 1]),
+        ("probs", SOFT, r"classes\] give (.*?), of", False, SOFT.mean(axis=0)[:, 1]),
+        ("logits", SCORES, r"2\] (.*) and --task", True, SOFT[..., 1].T.ravel()),
+        ("probs", SOFT, r"2\] (.*) and --task", True, SOFT[..., 1].T.ravel()),
+        (
+            "probs",
+            expit(SCORES[0]),
+            "give (probs / .*), of several",
+            False,
+            expit(SCORES[0]).T[1] / expit(SCORES[0]).sum(1),
+        ),
+    ],
+)
+def test_fixes_of_scores_work_as_printed(kind, scores, pattern, several, expected):
+    arrays = {"logits": None, "labels": np.stack([TRUTH, 1 - TRUTH], 1) if several else TRUTH}
+    (fix,) = re.search(pattern, refused(npz("a.npz", **arrays | {kind: scores}))).groups()
+    mended = eval(fix, {"scipy": scipy, kind: scores})
+    found = read(npz("a.npz", **arrays | {kind: mended}), multilabel=several)
     assert_allclose(softmax(found.logits, axis=1)[:, 1], expected, atol=1e-6)
-
-
-def test_the_fix_of_one_vs_rest_rows_works_as_printed():
-    probs = expit(LOGITS)
-    (fix,) = re.search(r"give (probs / .*), of several", refused(npz("a.npz", logits=None, probs=probs))).groups()
-    assert_allclose(softmax(read(npz("a.npz", logits=None, probs=eval(fix))).logits, 1), eval(fix), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["logits", "probs", "scores"])
 def test_one_sigmoid_of_two_axes_is_a_column(kind):
     column = SCORE if kind == "logits" else expit(SCORE)
-    flat, found = (
-        read(npz("a.npz", **{"logits": None, "labels": TRUTH} | {kind: array})) for array in (column, column[:, None])
-    )
+    arrays = {"logits": None, "labels": TRUTH}
+    flat, found = (read(npz("a.npz", **arrays | {kind: each})) for each in (column, column[:, None]))
     assert_array_equal(found.logits, flat.logits)
-    assert found.is_column
 
 
 BAD_CELLS = {

@@ -169,7 +169,7 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **others: Any) -> "Settings":
-        """Those among a command's options, by their names; others beside them."""
+        """Those among options, by their names; others beside them."""
         return cls(**{name: options[name] for name in cls._fields if name in options}, **others)
 
 
@@ -234,19 +234,7 @@ def compare(
         >>> result.choice.fitted.method.name, round(result.choice.fitted.searched["temperature"], 1)
         ('temperature_scaling', 2.9)
     """
-    settings = Settings(
-        criterion,
-        criteria,
-        prefer,
-        metrics,
-        num_bins,
-        num_resamples,
-        num_folds,
-        seed,
-        trained_gamma,
-        gammas,
-        temperatures,
-    )
+    settings = Settings.of(locals())
     try:
         splits = {"val": Outputs(*val)} | ({} if test is None else {"test": Outputs(*test)})
     except TypeError as error:
