@@ -280,8 +280,10 @@ def check_logits(name: str, scores: Array, *, refuse: bool = False, stacklevel: 
     Where 30 sum to 1, `refuse` has them refused.
     """
     rows, many = np.asarray(scores), len(scores) >= _MANY
-    certain = look_like_probabilities(rows)
-    if certain or (many and look_like_probabilities(rows, np.inf)):
+    # equal numbers everywhere are the same as probabilities and as logits
+    if not look_like_probabilities(rows, np.inf) or not np.ptp(rows):
+        return
+    if (certain := look_like_probabilities(rows)) or many:
         mend = f"calibration.log_probabilities({name})"
         if certain and many and refuse:
             raise InputError(f"{name} are probabilities, every row in [0, 1] with the sum 1: give {mend}")
