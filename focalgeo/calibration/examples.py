@@ -82,7 +82,7 @@ def binary_outputs(
     """Each pair of a row and a label as an example of the classes 0, not so, and 1.
 
     Args:
-        scores: Float [rows, labels], logits s of P(label) = sigmoid(s).
+        scores: Float [rows, labels], logits s of P(label) = sigmoid(s); scores that may be probabilities are warned of.
         labels: [rows, labels] of 0 and 1, any number of ones in a row.
         names: Of the labels; None names them 0, 1, ...
         clusters: [rows], what rows belong together; None takes each by itself.
@@ -101,6 +101,7 @@ def binary_outputs(
     scores, labels = np.asarray(checks.score_rows("scores", scores, shape=(None, None))), np.asarray(labels)
     if labels.shape != scores.shape or not np.isin(labels, (0, 1)).all():
         raise InputError(f"labels {labels.shape} for scores {scores.shape}: give a 0 or a 1 for each of these")
+    checks.check_logits("scores", scores[..., None], stacklevel=3)
     count = scores.shape[1]
     names = np.array(range(count) if names is None else names, str)
     if len(set(names)) != count:

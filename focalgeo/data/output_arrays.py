@@ -156,6 +156,8 @@ def _by_role(arrays, keys, where):
     used = [role for role in names if names[role] and (role == kind or role not in _SCORES)]
     values = {role: array_of(arrays, names[role], role, where) for role in used}
     columns, scores = _columns(arrays, names[kind], kind), values.pop(kind)
+    if scores.shape[1:] == (1,) and not keys.multilabel:
+        scores = scores[:, 0]
     return Outputs(
         kind=kind,
         logits=scores,
@@ -208,7 +210,10 @@ def _of_labels(outputs, where):
         raise InputError(f"{where} has groups: of several labels a row the labels are the groups, leave it out")
     if scores.ndim != 2 or (labels is not None and (labels.shape != scores.shape or not np.isin(labels, (0, 1)).all())):
         what = f"labels have shape {np.shape(labels)}, scores {scores.shape}"
-        raise InputError(f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1")
+        raise InputError(
+            f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1; of"
+            " probabilities [labels, rows, 2] give probs[..., 1].T"
+        )
     # Pairs of one row are not independent, so that each row is a cluster; each label is calibrated by itself.
     row, label = np.indices(scores.shape).reshape(2, -1)
     cluster = np.arange(len(scores)).astype(str) if outputs.cluster is None else outputs.cluster

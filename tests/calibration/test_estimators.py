@@ -59,7 +59,7 @@ AT_RANDOM = "ignore::focalgeo.calibration.ConvergenceWarning"  # of labels that 
 
 
 @pytest.mark.long  # every check has shapes of its own, which are compiled anew
-@pytest.mark.filterwarnings("ignore:Skipping check", AT_RANDOM)
+@pytest.mark.filterwarnings("ignore:Skipping check", AT_RANDOM, "ignore::focalgeo.calibration.ProbabilityWarning")
 @parametrize_with_checks(
     [TemperatureScaling(), HistogramBinning()], expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL
 )
