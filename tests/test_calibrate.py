@@ -165,6 +165,19 @@ def test_two_classes_have_both_kinds_of_calibration_and_groups_are_named(binary)
     assert any("fewer than 100 examples are left out of the table of groups: few." in line for line in said)
 
 
+def test_a_prevalence_is_a_column_of_weights(tmp_path, capsys):
+    logits, labels = draw(300, 2)
+    weight = np.where(labels, 0.02 / labels.mean(), 0.98 / (1 - labels.mean()))
+    found = []
+    for flag, more in (("--prevalence=0.02", {}), ("--seed=0", {"weight": weight})):
+        np.savez(tmp_path / "val.npz", logits=logits, labels=labels, **more)
+        out = tmp_path / flag
+        assert main([f"--val={tmp_path}/val.npz", f"--out={out}", flag, FEW, "--methods=platt_scaling"]) == 0
+        found.append({place: row.value for place, row in by_place(records.read_rows(out)).items()})
+    assert "every number here is for a share of 0.02" in capsys.readouterr().err
+    assert found[0] == found[1]
+
+
 def test_without_test_the_rows_are_of_held_out_examples(binary):
     rows, held = records.read_rows(binary), records.read_arrays(binary / "probabilities", "cross_fit")
     name = read_calibrator(binary / "calibrator.json").method.name
@@ -361,6 +374,10 @@ REFUSED = {
     "--coverage=0.9 --test=val.npz --sets-of=group": "--sets-of=group asks for the group of each example: give --val",
     "--coverage=0.9 --val=several.npz --test=several.npz --task=multilabel": "--coverage does not go with multilabel",
     "--coverage=0.9": "give --test, with labels or without",
+    "--prevalence=2": "--prevalence is 2.0: give a number from 1e-06 to 0.999999",
+    "--prevalence=0.1": "--prevalence is the share of class 1 of two classes: leave it out",
+    "--val=several.npz --task=multilabel --prevalence=0.1": "--prevalence is the share of class 1 of two classes",
+    f"{OF_PIXELS} --prevalence=0.1": "--prevalence does not go with --class-axis",
     PIXELS: f"--test=None: {SCORES}",
     f"{OF_PIXELS} --val=z.npy": f"--val=z.npy: {SCORES}",
     f"{OF_PIXELS} --val=logits=z.npy,labels=none.npy": "none.npy cannot be read",
@@ -518,7 +535,9 @@ def write_recipe(folder, shown):
             (folder / name).write_text("\n".join([*before, *map(json.dumps, kind), ""]))
 
 
-SHOWN = {"Two classes in one column": 1, "Columns named for classes": 1, "Weights": 1, "Choices that cannot be": 2}
+SHOWN = {"Choices that cannot be": 2} | dict.fromkeys(
+    ("Two classes in one column", "A rebalanced file", "Columns named for classes", "Weights"), 1
+)
 SAID = {
     "Test without labels": ["No labels are in test: its calibrated probabilities are written, and nothing is measured"],
     "Labels to be ignored": [f"100 rows of {name} have a label of --ignore-label" for name in ("val", "test")],

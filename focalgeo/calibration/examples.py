@@ -8,9 +8,10 @@ from jaxtyping import Float, Int
 from scipy.special import stdtrit
 
 from focalgeo import checks
-from focalgeo.types import Array, InputError
+from focalgeo.types import Array, InputError, is_one_hot, shown
 
 _LEAST_WORTH = 1.01  # of which Student's interval holds any number
+_LEAST_SHARE = 1e-6  # of a class in use
 
 
 class Clusters(NamedTuple):
@@ -69,6 +70,37 @@ class Outputs(NamedTuple):
     group: Array | None = None  # the name of each example's group
     clusters: Array | None = None  # the number or name of each example's cluster; None where all are independent
     weights: Array | None = None  # how often each example counts, above 0; None counts each once
+
+
+def prevalence_weights(labels: Array, prevalence: float, weights: Array | None = None) -> Array:
+    """How often each example counts, so that class 1 has this prevalence: pi / r in class 1, else (1 - pi) / (1 - r).
+
+    So outputs of a rebalanced data set, as by undersampling, are fitted and measured as in use. Temperature scaling
+    keeps P(1) = 0.5 in its place; Platt scaling, beta calibration and `stacking` move it.
+
+    Args:
+        labels: Int [examples], 0 and 1, both of them.
+        prevalence: pi, the share of class 1 in use, above 0 and below 1.
+        weights: Float [examples], how often each counts besides; r is the share of class 1 by these. None counts once.
+
+    Returns:
+        Float64 [examples] with the sum of the weights, for `weights=` of metrics and fits.
+
+    Source: Elkan, The Foundations of Cost-Sensitive Learning, IJCAI 2001; Saerens, Latinne & Decaestecker, Neural
+    Computation 14 (2002), the ratio of priors.
+
+    Example:
+        >>> print(calibration.prevalence_weights(np.array([1, 1, 0, 0]), 0.02))
+        [0.04 0.04 1.96 1.96]
+    """
+    checks.check_interval("prevalence", prevalence, _LEAST_SHARE, 1 - _LEAST_SHARE)
+    labels = np.asarray(labels)
+    labels = labels.argmax(axis=1) if is_one_hot(labels) else labels
+    weights = np.float64(np.ones(len(labels)) if weights is None else checks.weight_array(weights, labels.shape[:1]))
+    if (classes := np.unique(labels[weights > 0]).tolist()) != [0, 1]:
+        raise InputError(f"labels hold the classes {shown(classes)}: for a prevalence, that of class 1, give 0 and 1")
+    share = weights @ labels.clip(0, 1) / weights.sum()
+    return weights * np.where(labels == 1, prevalence / share, (1 - prevalence) / (1 - share))
 
 
 def binary_outputs(

@@ -38,7 +38,10 @@ from focalgeo.types import (
 # Each group has rows of its own and a line in the page's table, which nobody reads beyond some dozens.
 MOST_GROUPS = 100
 MANY = 10**7  # numbers in the files, from which on it is said that they take long
-READING = (*(f"{role}_key" for role in Keys._fields[:6]), "prefix", "positive", "ignore_label", "class_axis", "floor")
+READING = (
+    *(f"{role}_key" for role in Keys._fields[:6]),
+    *"prefix positive ignore_label class_axis floor prevalence".split(),
+)
 OF_DENSE = {"val", "test", "out", "class_axis", "ignore_label", "num_bins", "num_resamples", "seed"}
 DECIDING = ("coverage", "error_at_most")  # flags that ask for decisions
 HELD_BACK = 3  # one of so many examples of val, or clusters, for the thresholds of decisions
@@ -183,7 +186,7 @@ def _held_back(splits: Splits, options: Namespace) -> tuple[Splits, Outputs | No
     if "test" not in splits:
         raise InputError(f"{flag} is for other examples than those of val: give --test, with labels or without")
     if options.task == "multilabel" or val.weight is not None or options.also:
-        raise InputError(f"{flag} does not go with multilabel, weights or --also: leave one of them out")
+        raise InputError(f"{flag} does not go with multilabel, weights, --prevalence or --also: leave one out")
     if options.error_at_most and val.cluster is not None:
         raise InputError("--error-at-most takes examples for independent: give them without clusters")
     for name in ("val", "test") if options.sets_of == "group" else ():
@@ -227,6 +230,12 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     paths |= dict([*options.tests.items()][1:])
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in paths.items()}
     _check_alike(splits, multilabel)
+    if options.prevalence:
+        if multilabel or splits["val"].logits.shape[1] > 2:
+            raise InputError("--prevalence is the share of class 1 of two classes: leave it out")
+        for name, split in _labelled(splits).items():
+            weight = calibration.prevalence_weights(split.labels, options.prevalence, split.weight)
+            splits[name] = split._replace(weight=weight)
     labelled, also = _labelled(splits), {}
     shapes = {name: labelled[name].logits.shape for name in ("val", "test") if name in labelled}
     for text in options.also:
@@ -385,6 +394,9 @@ def input_warnings(options: Namespace, splits: Splits) -> Iterator[str]:
         if outputs.labels is None:
             yield f"No labels are in {name}: its calibrated probabilities are written, and nothing is measured on it."
             continue
+        if options.prevalence:
+            what = f"are weighted by --prevalence: {outputs.labels.mean():.2g} of them have label 1"
+            yield f"Examples of {name} {what}, and every number here is for a share of {options.prevalence:g}."
         if not outputs.unit:  # else rounding has made them equal
             yield from findings.repeated(name, outputs.logits, outputs.labels)
 
