@@ -165,6 +165,34 @@ def test_two_classes_have_both_kinds_of_calibration_and_groups_are_named(binary)
     assert any("fewer than 100 examples are left out of the table of groups: few." in line for line in said)
 
 
+@pytest.mark.parametrize("tested", [True, False])
+def test_each_of_several_labels_is_judged_on_the_rows_that_have_it(tmp_path, capsys, tested):
+    """The rows are those of the pairs alone, and all pairs get probabilities."""
+    logits, labels = draw(200, 3)
+    labels = (np.random.default_rng(0).gumbel(size=logits.shape) < logits).astype(float)
+    labels[:150:2, 0], labels[5:50, 1], labels[50:90, 2] = np.nan, -1, 7
+    np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
+    splits = ["--val=", "--test="][: 1 + tested]
+    files = [f"{split}{tmp_path}/val.npz" for split in splits]
+    flags = ["--task=multilabel", "--ignore-label=7", f"--out={tmp_path}/out", FEW]
+    assert main([*files, *flags]) == 0
+    assert "160 labels of val are missing, -1 or of --ignore-label: each label is judged on" in capsys.readouterr().err
+    split = "test" if tested else "cross_fit"
+    rows = select(records.read_rows(tmp_path / "out"), Metric, split=split, method="uncalibrated")
+    known = np.isin(labels, (0, 1))
+    for name, groups in (("group_accuracy", range(3)), ("nll", [None])):
+        found = {row.group: (row.n, row.value) for row in rows if row.name == name}
+        for k in groups:
+            inside = known if k is None else known & (np.arange(3) == k)
+            sign = np.where(labels[inside] == 1, 1, -1) * logits[inside]
+            value = np.mean(np.log1p(np.exp(-sign)) if name == "nll" else sign > 0)
+            np.testing.assert_allclose(found[k if k is None else str(k)], (inside.sum(), value), rtol=1e-5)
+    held = records.read_arrays(tmp_path / "out/probabilities", split)
+    assert held["probs"].shape == held["labels"].shape == (200, 3)
+    np.testing.assert_array_equal(held["labels"], np.where(known, labels, -1))
+    np.testing.assert_array_equal(np.isnan(held["probs"]), ~known & (not tested))
+
+
 def test_a_prevalence_is_a_column_of_weights(tmp_path, capsys):
     logits, labels = draw(300, 2)
     weight = np.where(labels, 0.02 / labels.mean(), 0.98 / (1 - labels.mean()))

@@ -115,15 +115,15 @@ def binary_outputs(
 
     Args:
         scores: Float [rows, labels], logits s of P(label) = sigmoid(s).
-        labels: [rows, labels] of 0 and 1, any number of ones in a row.
+        labels: [rows, labels] of 0 and 1, any number of ones in a row; NaN or -1 where a label is missing.
         names: Of the labels; None names them 0, 1, ...
         clusters: [rows], what rows belong together; None takes each by itself.
         weights: Float [rows], how often each counts.
 
     Returns:
-        Outputs of rows * labels examples, row by row, with logits (0, s). Groups are the labels, so that
-        "temperature_scaling_by_group" has a temperature for each and "macro_class1_ece" is the mean of their ECE;
-        clusters are the rows, so that intervals draw whole rows.
+        Outputs of rows * labels examples, but for missing labels, row by row, with logits (0, s). Groups are the
+        labels, so that "temperature_scaling_by_group" has a temperature for each and "macro_class1_ece" is the mean of
+        their ECE; clusters are the rows, so that intervals draw whole rows.
 
     Example:
         >>> tags = calibration.binary_outputs(np.float32([[2, -1], [0, 1]]), [[1, 0], [1, 1]], ["cat", "dog"])
@@ -131,14 +131,16 @@ def binary_outputs(
         [1 0 1 1] ['cat' 'dog' 'cat' 'dog'] [0 0 1 1]
     """
     scores, labels = np.asarray(checks.score_rows("scores", scores, shape=(None, None))), np.asarray(labels)
-    if labels.shape != scores.shape or not np.isin(labels, (0, 1)).all():
-        raise InputError(f"labels {labels.shape} for scores {scores.shape}: give a 0 or a 1 for each of these")
+    there = (labels == labels) & (labels != -1)  # NaN differs from itself
+    if labels.shape != scores.shape or not np.isin(labels[there], (0, 1)).all():
+        mend = "give a 0 or a 1 for each of these, NaN or -1 where it is missing"
+        raise InputError(f"labels {labels.shape} for scores {scores.shape}: {mend}")
     count = scores.shape[1]
     names = np.array(range(count) if names is None else names, str)
     if len(set(names)) != count:
         raise InputError(f"names are {len(set(names))} for {count} labels: give each label one of its own")
-    row, label = np.indices(scores.shape).reshape(2, -1)
-    logits = np.stack([np.zeros_like(scores), scores], axis=-1).reshape(-1, 2)
+    row, label = np.nonzero(there)
+    logits = np.stack([np.zeros_like(scores), scores], axis=-1)[there]
     clusters = row if clusters is None else np.asarray(clusters)[row]
     weights = None if weights is None else np.asarray(weights)[row]
-    return Outputs(logits, labels.ravel().astype(np.int32), names[label], clusters, weights)
+    return Outputs(logits, labels[there].astype(np.int32), names[label], clusters, weights)

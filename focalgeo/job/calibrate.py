@@ -40,7 +40,7 @@ MOST_GROUPS = 100
 MANY = 10**7  # numbers in the files, from which on it is said that they take long
 READING = (
     *(f"{role}_key" for role in Keys._fields[:6]),
-    *"prefix positive ignore_label class_axis floor prevalence".split(),
+    *("prefix", "positive", "ignore_label", "class_axis", "floor", "prevalence"),
 )
 OF_DENSE = {"val", "test", "out", "class_axis", "ignore_label", "num_bins", "num_resamples", "seed"}
 DECIDING = ("coverage", "error_at_most")  # flags that ask for decisions
@@ -214,7 +214,7 @@ def _decided(options, compared, held_back, splits):
 
 
 def _rows_of(split, rows):
-    parts = {name: getattr(split, name) for name in ("logits", "labels", "group", "cluster")}
+    parts = {name: getattr(split, name) for name in ("logits", "labels", "group", "cluster", "weight")}
     return split._replace(**{name: part[rows] for name, part in parts.items() if part is not None})
 
 
@@ -317,7 +317,9 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
 
 
 def _labelled(splits):
-    return {name: outputs for name, outputs in splits.items() if outputs.labels is not None}
+    """The splits with labels; of several labels a row the pairs that have one."""
+    there = {name: split for name, split in splits.items() if split.labels is not None}
+    return {name: _rows_of(split, split.labels >= 0) if split.left_out else split for name, split in there.items()}
 
 
 def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any]:
@@ -364,7 +366,8 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison, task: 
     fitted = compared.choice.fitted
     written = {name: fitted.predict_log_proba(outputs.logits, outputs.group) for name, outputs in splits.items()}
     if "test" not in _labelled(splits):
-        written["cross_fit"] = compared.held_out_choice.log_probs
+        written["cross_fit"] = np.full_like(splits["val"].logits, np.nan)
+        written["cross_fit"][splits["val"].labels >= 0] = compared.held_out_choice.log_probs
     # several labels a row were read as rows of two classes each, in groups named by label
     shape = (-1, len({*splits["val"].group})) if task == "multilabel" else -1
     for name, log_probs in written.items():
@@ -380,7 +383,10 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison, task: 
 def input_warnings(options: Namespace, splits: Splits) -> Iterator[str]:
     """What the files alone show: rows left out, arrays that are not read, rounding, copies."""
     for name, outputs in splits.items():
-        if options.ignore_label:
+        if options.task == "multilabel" and outputs.left_out:
+            what = "are missing, -1 or of --ignore-label"
+            yield f"{outputs.left_out:,} labels of {name} {what}: each label is judged on the rows that have it."
+        elif options.ignore_label:
             yield f"{outputs.left_out:,} rows of {name} have a label of --ignore-label and are left out."
         if masked := np.isneginf(outputs.logits).sum():
             yield f"{masked:,} scores of {name} are empty or -inf, of classes that cannot be in their rows."

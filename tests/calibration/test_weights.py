@@ -271,6 +271,11 @@ def test_multi_label_outputs_are_binary_ones_of_each_label(seed):
     alone = [calibration.binary_ece(log_probs[found.group == name], labels[:, k]) for k, name in enumerate("xyz")]
     np.testing.assert_allclose(macro.value, np.mean(alone), atol=1e-6)
     assert 0 <= macro.low < macro.high < 2 * macro.value
+    unknown = generator.random((300, 3)) < 0.3
+    for missing in (-1, np.nan):  # each label is judged on the rows that have it
+        part = calibration.binary_outputs(scores, np.where(unknown, missing, labels), ["x", "y", "z"])
+        for some, every in zip(part[:4], found[:4], strict=True):
+            np.testing.assert_array_equal(some, every[~unknown.ravel()])
     with pytest.raises(InputError, match="give a 0 or a 1 for each"):
         calibration.binary_outputs(scores, labels * 2)
 
