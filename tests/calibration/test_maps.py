@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.calibration import focal_temperature_scaling as oracle
-from scipy import special
+from scipy import optimize, special
 
 from focalgeo.calibration import (
     binary_focal_calibration,
@@ -223,6 +223,19 @@ def test_ensemble_is_the_mixture_and_keeps_the_class():
 def test_loss_implied_temperature_scaling_is_the_map_then_a_temperature():
     expected = temperature_scaling(focal_calibration(jax.nn.log_softmax(LOGITS), 2.0), 1.7)
     assert_close(maps.loss_implied_temperature_scaling(LOGITS, 2.0, 1.7), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_class_weights_of_the_loss_are_undone_behind_the_map(gamma):
+    truth, alpha = np.array([0.5, 0.3, 0.2]), np.array([0.25, 1.0, 0.75])
+
+    def loss(logits):
+        q = special.softmax(logits)
+        return np.sum(truth * alpha * -((1 - q) ** gamma) * np.log(q))
+
+    best = optimize.minimize(loss, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-14}).x
+    found = mapped(np.float32(best), gamma)
+    assert_close(special.softmax(found - np.log(alpha)), truth, atol=2e-4)
 
 
 def test_histogram_shares_the_rest_in_proportion():
