@@ -165,44 +165,35 @@ def test_two_classes_have_both_kinds_of_calibration_and_groups_are_named(binary)
     assert any("fewer than 100 examples are left out of the table of groups: few." in line for line in said)
 
 
-@pytest.mark.parametrize("tested", [True, False])
-def test_each_of_several_labels_is_judged_on_the_rows_that_have_it(tmp_path, capsys, tested):
-    """The rows are those of the pairs alone, and all pairs get probabilities."""
+@pytest.mark.parametrize("split", ["test", "cross_fit"])
+def test_each_of_several_labels_is_judged_on_the_rows_that_have_it(tmp_path, capsys, split):
     logits, labels = draw(200, 3)
     labels = (np.random.default_rng(0).gumbel(size=logits.shape) < logits).astype(float)
     labels[:150:2, 0], labels[5:50, 1], labels[50:90, 2] = np.nan, -1, 7
     np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
-    splits = ["--val=", "--test="][: 1 + tested]
-    files = [f"{split}{tmp_path}/val.npz" for split in splits]
-    flags = ["--task=multilabel", "--ignore-label=7", f"--out={tmp_path}/out", FEW]
-    assert main([*files, *flags]) == 0
+    files = [f"--{name}={tmp_path}/val.npz" for name in ("val", "test")][: 1 + (split == "test")]
+    assert main([*files, "--task=multilabel", "--ignore-label=7", f"--out={tmp_path}/out", FEW]) == 0
     assert "160 labels of val are missing, -1 or of --ignore-label: each label is judged on" in capsys.readouterr().err
-    split = "test" if tested else "cross_fit"
-    rows = select(records.read_rows(tmp_path / "out"), Metric, split=split, method="uncalibrated")
-    known = np.isin(labels, (0, 1))
-    for name, groups in (("group_accuracy", range(3)), ("nll", [None])):
-        found = {row.group: (row.n, row.value) for row in rows if row.name == name}
-        for k in groups:
-            inside = known if k is None else known & (np.arange(3) == k)
-            sign = np.where(labels[inside] == 1, 1, -1) * logits[inside]
-            value = np.mean(np.log1p(np.exp(-sign)) if name == "nll" else sign > 0)
-            np.testing.assert_allclose(found[k if k is None else str(k)], (inside.sum(), value), rtol=1e-5)
+    rows, known = records.read_rows(tmp_path / "out"), np.isin(labels, (0, 1))
+    rows = select(rows, Metric, split=split, method="uncalibrated", name="group_accuracy")
+    for row, k in zip(sorted(rows, key=lambda row: row.group), range(3), strict=True):
+        right = (logits[:, k] > 0) == labels[:, k]
+        np.testing.assert_allclose((row.n, row.value), (known[:, k].sum(), right[known[:, k]].mean()), rtol=1e-6)
     held = records.read_arrays(tmp_path / "out/probabilities", split)
-    assert held["probs"].shape == held["labels"].shape == (200, 3)
     np.testing.assert_array_equal(held["labels"], np.where(known, labels, -1))
-    np.testing.assert_array_equal(np.isnan(held["probs"]), ~known & (not tested))
+    np.testing.assert_array_equal(np.isnan(held["probs"]), ~known & (split == "cross_fit"))
 
 
 def test_a_prevalence_is_a_column_of_weights(tmp_path, capsys):
-    logits, labels = draw(300, 2)
+    (logits, labels), found = draw(300, 2), []
     weight = np.where(labels, 0.02 / labels.mean(), 0.98 / (1 - labels.mean()))
-    found = []
     for flag, more in (("--prevalence=0.02", {}), ("--seed=0", {"weight": weight})):
         np.savez(tmp_path / "val.npz", logits=logits, labels=labels, **more)
-        out = tmp_path / flag
-        assert main([f"--val={tmp_path}/val.npz", f"--out={out}", flag, FEW, "--methods=platt_scaling"]) == 0
-        found.append({place: row.value for place, row in by_place(records.read_rows(out)).items()})
-    assert "every number here is for a share of 0.02" in capsys.readouterr().err
+        assert (
+            main([f"--val={tmp_path}/val.npz", f"--out={tmp_path / flag}", flag, FEW, "--methods=platt_scaling"]) == 0
+        )
+        found.append({place: row.value for place, row in by_place(records.read_rows(tmp_path / flag)).items()})
+    assert "all numbers are for 0.02 of class 1 in use" in capsys.readouterr().err
     assert found[0] == found[1]
 
 
@@ -404,10 +395,8 @@ REFUSED = {
     "--coverage=0.9 --test=val.npz --sets-of=group": "--sets-of=group asks for the group of each example: give --val",
     "--coverage=0.9 --val=several.npz --test=several.npz --task=multilabel": "--coverage does not go with multilabel",
     "--coverage=0.9": "give --test, with labels or without",
-    "--prevalence=2": "--prevalence is 2.0: give a number from 1e-06 to 0.999999",
     "--prevalence=0.1": "--prevalence is the share of class 1 of two classes: leave it out",
     "--val=several.npz --task=multilabel --prevalence=0.1": "--prevalence is the share of class 1 of two classes",
-    f"{OF_PIXELS} --prevalence=0.1": "--prevalence does not go with --class-axis",
     PIXELS: f"--test=None: {SCORES}",
     f"{OF_PIXELS} --val=z.npy": f"--val=z.npy: {SCORES}",
     f"{OF_PIXELS} --val=logits=z.npy,labels=none.npy": "none.npy cannot be read",

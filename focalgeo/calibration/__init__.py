@@ -44,6 +44,7 @@ from focalgeo.calibration.metrics.top_label import (
     underconfidence,
 )
 from focalgeo.calibration.metrics.two_classes import (
+    adaptive_rms_calibration_error,
     auroc,
     binary_brier,
     binary_ece,

@@ -11,7 +11,6 @@ from focalgeo import checks
 from focalgeo.types import Array, InputError, is_one_hot, shown
 
 _LEAST_WORTH = 1.01  # of which Student's interval holds any number
-_LEAST_SHARE = 1e-6  # of a class in use
 
 
 class Clusters(NamedTuple):
@@ -72,7 +71,7 @@ class Outputs(NamedTuple):
     weights: Array | None = None  # how often each example counts, above 0; None counts each once
 
 
-def prevalence_weights(labels: Array, prevalence: float, weights: Array | None = None) -> Array:
+def prevalence_weights(labels: Array, prevalence: float | None, weights: Array | None = None) -> Array | None:
     """How often each example counts, so that class 1 has this prevalence: pi / r in class 1, else (1 - pi) / (1 - r).
 
     So outputs of a rebalanced data set, as by undersampling, are fitted and measured as in use. Temperature scaling
@@ -80,7 +79,7 @@ def prevalence_weights(labels: Array, prevalence: float, weights: Array | None =
 
     Args:
         labels: Int [examples], 0 and 1, both of them.
-        prevalence: pi, the share of class 1 in use, above 0 and below 1.
+        prevalence: pi, the share of class 1 in use, above 0 and below 1; None gives the weights as they are.
         weights: Float [examples], how often each counts besides; r is the share of class 1 by these. None counts once.
 
     Returns:
@@ -93,7 +92,9 @@ def prevalence_weights(labels: Array, prevalence: float, weights: Array | None =
         >>> print(calibration.prevalence_weights(np.array([1, 1, 0, 0]), 0.02))
         [0.04 0.04 1.96 1.96]
     """
-    checks.check_interval("prevalence", prevalence, _LEAST_SHARE, 1 - _LEAST_SHARE)
+    if prevalence is None:
+        return weights
+    checks.check_interval("prevalence", prevalence, 1e-6, 1 - 1e-6)
     labels = np.asarray(labels)
     labels = labels.argmax(axis=1) if is_one_hot(labels) else labels
     weights = np.float64(np.ones(len(labels)) if weights is None else checks.weight_array(weights, labels.shape[:1]))

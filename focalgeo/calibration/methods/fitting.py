@@ -138,8 +138,8 @@ def fit(
     grid = {name: values for name, values in (("gammas", gammas), ("temperatures", temperatures)) if values is not None}
     if grid and criteria == ("nll",):
         raise InputError("a fit by NLL is continuous and takes no gammas and temperatures: give criterion='ece'")
-    settings = {"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma, "group": group} | grid
-    settings["prevalence"] = prevalence
+    settings = {"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma, "group": group}
+    settings |= grid | {"prevalence": prevalence}
     (fitted,) = fit_all({name: method}, *_checked({name: method}, logits, labels, settings, mask, weights))
     if not fitted.converged:
         where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
@@ -184,9 +184,8 @@ def _checked(methods, logits, labels, settings, mask, weights):
     """Examples and settings as `fit_all` takes them; a warning of the logits names the line that calls our caller."""
     prevalence, settings = settings.get("prevalence"), checked_settings(settings)
     examples = checks.predicted_logits(logits, labels, mask, weights, soft=True, stacklevel=4)
-    if prevalence is not None:
-        weights = prevalence_weights(examples.labels, prevalence, examples.weight)
-        examples = examples._replace(weight=weights.astype(examples.rows.dtype))
+    weight = prevalence_weights(examples.labels, prevalence, examples.weight)
+    examples = examples._replace(weight=weight.astype(examples.rows.dtype))
     check_usable(methods, settings.trained_gamma, examples.rows.shape[-1])
     for name, method in methods.items() if examples.labels.ndim == 2 else ():
         if (

@@ -254,7 +254,7 @@ def compare(
     for name, of_split in zip(("val", "test"), named, strict=True):
         if of_split is not None and name in splits:
             splits[name] = splits[name]._replace(clusters=of_split)
-    for name, split in splits.items() if prevalence is not None else ():
+    for name, split in splits.items():
         splits[name] = split._replace(weights=prevalence_weights(split.labels, prevalence, split.weights))
     return study(splits, methods, settings, also=also or {})
 
