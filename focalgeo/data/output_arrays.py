@@ -211,7 +211,7 @@ def _of_labels(outputs, ignored, where):
     if outputs.group is not None:
         raise InputError(f"{where} has groups: of several labels a row the labels are the groups, leave it out")
     if labels.dtype.kind in "iuf":
-        labels = np.where(labels > -np.inf, labels, -1)
+        labels = np.where(labels > -np.inf, labels, -1.0)
         labels[np.isin(labels.astype(int).astype(str), ignored)] = -1
     there = labels != -1
     if scores.ndim != 2 or labels.shape != scores.shape or not np.isin(labels[there], (0, 1)).all():

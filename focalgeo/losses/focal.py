@@ -213,7 +213,7 @@ def sigmoid_focal_loss(
         [0.1666 0.0227 0.1733]
     """
     logits, labels = jnp.asarray(checks.array_of("logits", logits)), checks.array_of("labels", labels)
-    checks.check_array(f"labels for logits {logits.shape}", labels, shape=logits.shape)
+    checks.check_array(f"labels for logits {logits.shape}", labels, shape=logits.shape, dtype=np.number)
     if alpha is not None:
         checks.check_interval("alpha", alpha, 0, 1)
     if mask is not None and jnp.ndim(mask := checks.array_of("mask", mask)) < logits.ndim:

@@ -341,11 +341,13 @@ def test_labels_that_are_missing_uncertain_or_ignored_are_none(name):
     found = read(name, ignored=("2",), multilabel=True)
     np.testing.assert_array_equal(found.labels, np.where(UNKNOWN == 0, SEVERAL, -1).ravel())
     assert (len(found.logits), found.left_out) == (3 * N, np.sum(UNKNOWN != 0))
+    assert read(npz("a.npz", labels=np.uint8(SEVERAL == 1)), multilabel=True).left_out == 0
 
 
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
+        (np.where(SEVERAL == 1, "yes", "no"), "labels of 0 and 1, NaN or -1 where there is none"),
         (SEVERAL, "NaN or -1 where there is none, or --ignore-label"),
         (np.where(SEVERAL == 1, 1, -1), "all labels are 1, one class"),
         ([0, -1, 1] + 0 * LABELS[:, None], "no row has label 1, from 0: leave its column out"),

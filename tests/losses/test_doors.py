@@ -243,6 +243,7 @@ def test_sigmoid_focal_loss_is_a_mean_over_what_a_mask_leaves():
         (labels + 1, r"labels\[.*\] is 2"),
         (labels * 1.5, "labels is 1.5: give a value from 0 to 1"),
         (labels * np.nan, "labels is nan"),
+        (labels > 0, r"labels for logits \(9, 4\): has type bool"),
         (labels[:, :3], r"labels for logits \(9, 4\): has shape \(9, 3\)"),
         (labels[:, :3] / 2, r"labels for logits \(9, 4\): has shape \(9, 3\)"),
     ):
