@@ -148,6 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--sets", choices=("lac", "aps", "raps"), default="lac", help=help)
     help = "what has that coverage: all (default), each class, class_cluster or group"
     add("--sets-of", choices=("all", "class", "class_cluster", "group"), default="all", help=help)
+    add("--least-one", action="store_true", help="sets are never empty: the predicted class is always in them")
     help = "answers of which at most so many are wrong, as 0.02; a third of val is held back for it and for --coverage"
     add("--error-at-most", type=float, metavar="SHARE", help=help)
     help = "resamples of the bootstrap (default 1000, of more than 100,000 examples fewer)"
@@ -170,8 +171,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         value = getattr(flags, name)
         if value is not None and not least <= value <= most:
             raise InputError(f"--{name.replace('_', '-')} is {value}: give a number from {least} to {most}")
-    if flags.coverage is None and flags.given & {"sets", "sets_of"}:
-        raise InputError("--sets and --sets-of say which sets: give --coverage=0.9 with them")
+    if flags.coverage is None and flags.given & {"sets", "sets_of", "least_one"}:
+        raise InputError("--sets, --sets-of and --least-one say which sets: give --coverage=0.9 with them")
     for name in flags.criteria:
         if name not in CRITERIA:
             raise InputError.of_choice("--criteria", name, CRITERIA)

@@ -35,6 +35,14 @@ Rows = Float[Array, "*#batch classes"] | Sequence  # a last axis of classes, or 
 Batch = Float[Array, "*batch"]
 
 _MEND = "of logits give jax.nn.log_softmax, of probabilities calibration.log_probabilities"
+_MANY = 30  # rows in [0, 1], as those of logits hardly ever are
+SHAPES = {  # number of axes of scores -> what to give in place of them
+    1: "of log-odds give jax.nn.log_softmax(np.c_[0 * {0}, {0}]), of P(1) calibration.log_probabilities(np.c_[1 - {0},"
+    " {0}])",
+    3: "of an ensemble [members, examples, classes] give jax.nn.logsumexp(jax.nn.log_softmax({0}), axis=0) -"
+    " np.log(len({0})); of several labels [labels, examples, 2] calibration.binary_outputs(({0}[..., 1] -"
+    " {0}[..., 0]).T, labels)",
+}
 
 
 def is_traced(*values: PyTree) -> bool:
@@ -55,11 +63,14 @@ def check_array(name: str, value: Array, *, shape: tuple = (...,), dtype: type =
 def array_of(name: str, value: object) -> Array:
     """The value as an array of numbers or truth values: arrays as they are, numbers and nested lists by NumPy."""
     try:
-        array = value if hasattr(value, "dtype") else (jnp if is_traced(value) else np).asarray(value)
+        known = isinstance(getattr(value, "dtype", None), np.dtype)  # pandas has types of its own
+        array = value if known else (jnp if is_traced(value) else np).asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{name} are no array: give numbers, in lists of one length") from error
     if array.dtype != bool and not jnp.issubdtype(array.dtype, jnp.number):
         raise InputError(f"{name} are {array.dtype}: give numbers")
+    if array.dtype == np.longdouble:  # which JAX has not
+        array = array.astype(np.float64)
     return array if is_traced(array) or array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -98,9 +109,11 @@ def score_rows(name: str, scores: object, *, shape: tuple = (..., None)) -> Arra
     array = array_of(name, scores)
     if not hasattr(scores, "dtype") and jnp.issubdtype(array.dtype, jnp.integer):
         array = array.astype(np.float32)  # [[2, 0]] is a list of numbers; an array of integers is another thing
+    is_column = array.shape[-1:] < (2,)
+    if is_column or (shape[0] is None and array.ndim in SHAPES):
+        mend = SHAPES[1 if is_column else array.ndim].format(name)
+        raise InputError(f"{name} have shape {array.shape}: give two classes or more for each example; {mend}")
     check_array(name, array, shape=shape, dtype=jnp.floating)
-    if array.shape[-1] < 2:
-        raise InputError(f"{name} have shape {array.shape}: give two classes or more")
     return array
 
 
@@ -232,20 +245,19 @@ def predicted_logits(
     weights: object = None,
     *,
     soft: bool = False,
-    stacklevel: int = 3,
+    stacklevel: int | None = 3,
 ) -> Examples:
     """The arguments of a fit or a search, NumPy's unless traced; rows that a mask leaves out are 0, whatever they held.
 
-    Warns, in the line that calls the public function, of logits that look like probabilities.
+    Probabilities among logits are asked for, in the line that calls the public function; None asks for none.
     """
     table, labels, mask = _table("logits", logits, labels, mask, weights, soft)
     if not is_traced(table, mask):
         values = finite_logits(_counted(table, mask))
         if not len(values):
             raise InputError("the mask leaves no example: give at least one")
-        if look_like_probabilities(values):
-            mend = "every row is in [0, 1] and sums to 1; if they are, give calibration.log_probabilities(logits)"
-            warnings.warn(f"logits look like probabilities: {mend}", ProbabilityWarning, stacklevel=stacklevel)
+        if stacklevel:
+            check_logits("logits", values, refuse=True, stacklevel=stacklevel + 1)
     space = jnp if is_traced(table, labels, mask) else np
     # A label whose class cannot be has an infinite NLL, whatever is fitted.
     if space is np and not np.asarray(table).min() > -np.inf:
@@ -260,6 +272,26 @@ def predicted_logits(
     if mask is not None:
         rows, labels = (space.where(weight > 0, each.T, 0).T for each in (rows, labels))
     return Examples(rows, labels, weight)
+
+
+def check_logits(name: str, scores: Array, *, refuse: bool = False, stacklevel: int) -> None:
+    """Warn of probabilities [..., classes] where logits belong: two rows in [0, 1] that sum to 1, or 30 in [0, 1].
+
+    Where 30 sum to 1, `refuse` has them refused.
+    """
+    rows, many = np.asarray(scores), len(scores) >= _MANY
+    # equal numbers everywhere are the same as probabilities and as logits
+    if not look_like_probabilities(rows, np.inf) or not np.ptp(rows):
+        return
+    if (certain := look_like_probabilities(rows)) or many:
+        mend = f"calibration.log_probabilities({name})"
+        if certain and many and refuse:
+            raise InputError(f"{name} are probabilities, every row in [0, 1] with the sum 1: give {mend}")
+        if not certain:
+            of_class_1 = f"calibration.log_probabilities(np.c_[1 - {name}[:, 1], {name}[:, 1]])"
+            mend = f"scipy.special.logit({name}.clip(1e-7, 1 - 1e-7))" if rows[..., 0].any() else of_class_1
+        what = f"{name} look like probabilities, all in [0, 1]: if they are, give {mend}"
+        warnings.warn(what, ProbabilityWarning, stacklevel)
 
 
 def finite_logits(logits: Array) -> Array:
@@ -343,7 +375,7 @@ def names(what: str, values: Collection, choices: Collection) -> tuple[str, ...]
     if isinstance(values, str) or not np.iterable(values):
         raise InputError(f"{what} is {shown(values)}: give a list of names")
     for name in values:
-        if name not in choices:
+        if name not in [*choices]:
             raise InputError.of_choice(what, shown(name), choices)
     return tuple(values)
 
@@ -479,5 +511,8 @@ def probability_advice(probs: np.ndarray) -> str:
         what = "percents" if abs(usual - 100) < 1 else f"rows that all sum to {usual:.6g}"
         return f"of {what} give probs / {usual:.4g}"
     if (probs >= 0).all() and (probs <= 1).all():
-        return "each class has a probability of its own, as sigmoid scores have: give --task=multilabel, or one softmax"
+        return (
+            "each class has a probability of its own, as sigmoid and one-vs-rest scores have: of one label a row give"
+            " probs / probs.sum(axis=1, keepdims=True), of several labels a row --task=multilabel"
+        )
     return "if these are logits, say --logits-key"

@@ -87,7 +87,7 @@ class InputError(_OneLine, ValueError):
     def of_choice(cls, field: str, name: str, choices: Iterable[str]) -> "InputError":
         """The error that `field` holds `name`, which is none of the choices; it names the nearest of them."""
         choices = tuple(choices)
-        near = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
+        near = difflib.get_close_matches(str(name), choices, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}"
         return cls(f"{field} is {name!r}: {hint}")
 
@@ -147,9 +147,9 @@ class DataWarning(UserWarning):
 
 def look_like_probabilities(scores: np.ndarray, tolerance: float = 1e-3) -> bool:
     """Whether every row of two or more lies in [0, 1] and sums to 1 within the tolerance, as logits hardly ever do."""
-    if len(scores) < 2 or scores.shape[1] < 2 or not (scores.min() >= 0 and scores.max() <= 1):
+    if scores.ndim < 2 or len(scores) < 2 or not (scores.min() >= 0 and 0 < scores.max() <= 1):
         return False
-    return bool((np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= tolerance).all())
+    return bool((np.abs(scores.sum(axis=-1, dtype=np.float64) - 1) <= tolerance).all())
 
 
 def is_one_hot(labels: np.ndarray) -> bool:

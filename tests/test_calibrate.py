@@ -390,8 +390,8 @@ REFUSED = {
     "--val=ten.npz": "val: it has 10 examples",
     "--val=torn.npz": "torn.npz",
     "--coverage=1.5": "--coverage is 1.5: give a number from 0.01 to 0.999",
-    "--error-at-most=0.1 --sets=aps": "--sets and --sets-of say which sets: give --coverage=0.9",
-    "--sets-of=all": "--sets and --sets-of say which sets: give --coverage=0.9",
+    "--error-at-most=0.1 --sets=aps": "--sets, --sets-of and --least-one say which sets: give --coverage=0.9",
+    "--least-one": "--sets, --sets-of and --least-one say which sets: give --coverage=0.9",
     "--coverage=0.9 --test=val.npz --sets-of=group": "--sets-of=group asks for the group of each example: give --val",
     "--coverage=0.9 --val=several.npz --test=several.npz --task=multilabel": "--coverage does not go with multilabel",
     "--coverage=0.9": "give --test, with labels or without",
@@ -671,6 +671,24 @@ def test_decisions_are_set_on_what_neither_fit_nor_choice_saw(tmp_path, capsys):
     again = [*flags, f"--out={tmp_path}/plain"]
     assert main(again) == 0
     assert "What to do with them" not in (tmp_path / "plain" / "report.html").read_text()
+
+
+def test_empty_sets_are_counted_and_least_one_leaves_none(tmp_path, capsys):
+    flags = [*write_samples(tmp_path, n=300), "--methods=temperature_scaling", FEW]
+    for more, any_empty in (
+        (["--coverage=0.4"], True),
+        (["--coverage=0.4", "--least-one"], False),
+        (["--coverage=0.999"], 0),
+    ):
+        out = tmp_path / "-".join(more)
+        assert main([*flags, f"--out={out}", *more]) == 0
+        empty = ~np.load(out / "probabilities/decisions.npz")["members"].any(axis=1)
+        row = select(records.read_rows(out), Metric, name="empty_sets")[-1]
+        assert row.value == empty.mean()
+        said = capsys.readouterr()
+        assert ("of the sets are empty" in said.out) == empty.any() == any_empty
+        assert "Empty sets" in (out / "report.html").read_text()
+    assert "Every set holds all classes: fewer than 999 examples are held back." in said.err
 
 
 def test_the_coverage_of_each_group_and_class_is_shown_and_what_has_no_threshold_is_named(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 
 from focalgeo import checks
@@ -86,12 +87,22 @@ def test_advice_on_labels_is_by_what_they_hold(labels, says):
         (np.log(PROBS), "these are logarithms"),
         (100 * PROBS, "of percents give probs / 100"),
         (7 * ONE_HOT, "of rows that all sum to 7 give probs / 7"),
-        (np.sqrt(PROBS), "as sigmoid scores have"),
+        (np.sqrt(PROBS), "as sigmoid and one-vs-rest scores have"),
         (3 * PROBS - 0.1, "if these are logits"),
     ],
 )
 def test_advice_on_probabilities_is_by_what_they_hold(probs, says):
     assert says in checks.probability_advice(probs)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [pandas.Series(LABELS, dtype="Int64"), pandas.Categorical(LABELS), pandas.Series(LABELS).astype("category")],
+)
+def test_types_of_other_libraries_are_numbers(labels):
+    found = checks.examples(LOG_PROBS.astype(np.longdouble), labels, weights=pandas.Series([1, 1, 0], dtype="Float64"))
+    for got, expected in zip(found, checks.examples(LOG_PROBS, LABELS, weights=[1, 1, 0]), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_of_traced_values_shapes_and_types_are_asked():
@@ -103,13 +114,11 @@ def test_of_traced_values_shapes_and_types_are_asked():
         jax.vmap(weight)(LOG_PROBS[None], np.float32(LABELS)[None])
 
 
-def test_logits_are_finite_and_warned_of_where_they_look_like_probabilities():
+def test_logits_are_finite():
     with pytest.raises(InputError, match="logits of 1 examples are not finite, the first in row 1"):
         checks.predicted_logits(np.where(np.arange(3)[:, None] == 1, np.inf, LOG_PROBS), LABELS)
     with pytest.raises(InputError, match="the mask leaves no example"):
         checks.predicted_logits(LOG_PROBS, LABELS, np.zeros(3, bool))
-    with pytest.warns(checks.ProbabilityWarning, match=r"give calibration\.log_probabilities\(logits\)"):
-        checks.predicted_logits(np.exp(LOG_PROBS), LABELS)
     below = np.float32([[-0.2, 0.6, 0.6], [0.3, 0.3, 0.4]])  # rows sum to 1, but not all of them lie in [0, 1]
     checks.predicted_logits(below, np.int32([0, 1]))
 

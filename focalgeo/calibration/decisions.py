@@ -4,6 +4,7 @@ Thresholds are set on examples that neither trained the classifier nor fitted or
 examples that are decided on are taken for exchangeable. On the host.
 """
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from scipy.cluster import vq
 from focalgeo import checks
 from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.metrics.binning import LogProbs
-from focalgeo.types import Array, InputError, shown
+from focalgeo.types import Array, DataWarning, InputError, shown
 
 KINDS = ("lac", "aps", "raps")
 PARTS = ("all", "class", "class_cluster", "group")  # of the examples, of which coverage is promised
@@ -55,13 +56,14 @@ def prediction_sets(
     clusters: Array | None = None,
     penalty: float | None = None,
     free: int | None = None,
+    least_one: bool = False,
     seed: int = 0,
 ) -> PredictionSets:
     """Sets of classes that hold the label with probability `coverage` or more, by split conformal prediction.
 
     Class k is a member where its score is at most the threshold, the ceil((n + 1) coverage)-th smallest score of a
-    label among the n examples of val, or of that part of them; if they are fewer than that, all classes are members.
-    Scores are
+    label among the n examples of val, or of that part of them; if they are fewer than that, all classes are members,
+    and a DataWarning says so. Scores are
 
         lac   1 - p_k: sets are smallest on average, and may be empty
         aps   the sum of p_j over classes ranked before k, and u p_k, u uniform from 0 to 1: larger where it is harder
@@ -83,6 +85,8 @@ def prediction_sets(
             of val, which then sets no threshold.
         free: Ranks of "raps" that have no penalty; None for the rank within which the label lies with probability
             `coverage` on that fifth.
+        least_one: Whether the predicted class is always a member, so that no set is empty. Sets then hold the label
+            more often than promised: `expected`, `low` and `high` are those without it.
         seed: Of u, of that fifth, of the halves of val and of clusters of classes.
 
     Source: Vovk, Gammerman & Shafer (2005); Sadinle, Lei & Wasserman, JASA 114 (2019), lac; Romano, Sesia & Candes,
@@ -130,7 +134,16 @@ def prediction_sets(
     )
     rest = counts + 1 - ranks
     ends = np.where(rest > 0, special.betaincinv(ranks, rest, _ENDS[:, None]), 1)
+    few = np.array(names)[np.isinf(thresholds)]
+    if few.size:
+        of = "" if part == "all" else f" of {part} {shown(', '.join(few))}"
+        what = f"fewer than {np.ceil(coverage / (1 - coverage) - _ROUNDING):.0f} examples of val are too few for a"
+        warnings.warn(
+            f"{what} threshold{of}: every class that it would decide on is in the sets", DataWarning, stacklevel=2
+        )
     members, expected = of_others <= thresholds[place], ranks / (counts + 1)
+    if least_one:
+        members |= others == others.max(axis=1, keepdims=True)
     return PredictionSets(members, thresholds, (*names,), place, counts.astype(int), expected, *ends)
 
 

@@ -115,7 +115,7 @@ def binary_outputs(
     """Each pair of a row and a label as an example of the classes 0, not so, and 1.
 
     Args:
-        scores: Float [rows, labels], logits s of P(label) = sigmoid(s).
+        scores: Float [rows, labels], logits s of P(label) = sigmoid(s); scores that may be probabilities are warned of.
         labels: [rows, labels] of 0 and 1, any number of ones in a row; NaN or -1 where a label is missing.
         names: Of the labels; None names them 0, 1, ...
         clusters: [rows], what rows belong together; None takes each by itself.
@@ -136,6 +136,7 @@ def binary_outputs(
     if labels.shape != scores.shape or not np.isin(labels[there], (0, 1)).all():
         mend = "give a 0 or a 1 for each of these, NaN or -1 where it is missing"
         raise InputError(f"labels {labels.shape} for scores {scores.shape}: {mend}")
+    checks.check_logits("scores", scores[..., None], stacklevel=3)
     count = scores.shape[1]
     names = np.array(range(count) if names is None else names, str)
     if len(set(names)) != count:

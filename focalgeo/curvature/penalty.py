@@ -78,7 +78,7 @@ def with_trace_penalty(loss: Callable[..., Array], weight: float | Array) -> Cal
         4.8
     """
     checks.check_function("loss", loss)
-    checks.number_array("weight", weight, ())
+    checks.check_finite("weight", checks.number_array("weight", weight, ()))
 
     def penalised(params, key, *inputs):
         value, trace = value_and_trace(lambda point: loss(point, *inputs), params, key)

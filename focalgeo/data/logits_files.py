@@ -28,6 +28,13 @@ _DECIMALS = (10**4, 10**5, 10**6)
 _FINE = 10
 # By so much float32 may miss a multiple.
 _STORED = 2e-7
+_OF_THREE = {  # axes
+    "probs": "; of an ensemble [members, examples, classes] give probs.mean(axis=0), of several labels [labels,"
+    " examples, 2] probs[..., 1].T and --task=multilabel",
+    "logits": "; of an ensemble [members, examples, classes] give scipy.special.logsumexp(scipy.special.log_softmax("
+    "logits, axis=-1), axis=0), of several labels [labels, examples, 2] (logits[..., 1] - logits[..., 0]).T and"
+    " --task=multilabel",
+}
 _KINDS = {"labels": "iu", "group": "U", "cluster": "U", "weight": "fiu"}  # of NumPy's types
 
 
@@ -72,7 +79,7 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
         logits=np.where(possible, logits, -np.inf).astype(np.float32),
         labels=None if outputs.labels is None else outputs.labels.astype(np.int32),
         unit=unit,
-        looks_like_probs=not is_probs and look_like_probabilities(scores, OFF_ONE),
+        looks_like_probs=not is_probs and look_like_probabilities(scores, np.inf),
     )
 
 
@@ -115,9 +122,8 @@ def _faults(outputs):
     """What is wrong with the arrays, one line each; a line may be asked for only where those above it do not hold."""
     scores, kind, place, is_labelled = outputs.logits, outputs.kind, outputs.place, outputs.labels is not None
     if scores.dtype.kind not in "fiu" or scores.ndim != 2 or scores.shape[1] < 2:
-        both = "np.stack([1 - p, p], 1)" if kind == "probs" else "np.stack([0 * z, z], 1)"
-        what = f"{kind} are {str(scores.dtype)[:60]} of shape {scores.shape}"
-        yield f"{what}: give numbers [examples, classes]; of two classes give both, {both}"
+        what = f"{kind} are {str(scores.dtype)[:60]} of shape {scores.shape}: give numbers [examples, classes]"
+        yield what + (_OF_THREE[kind] if scores.ndim == 3 else "")
     for role, types in _KINDS.items():
         values = getattr(outputs, role)
         if values is not None and (values.shape != scores.shape[:1] or values.dtype.kind not in types):

@@ -156,6 +156,8 @@ def _by_role(arrays, keys, where):
     used = [role for role in names if names[role] and (role == kind or role not in _SCORES)]
     values = {role: array_of(arrays, names[role], role, where) for role in used}
     columns, scores = _columns(arrays, names[kind], kind), values.pop(kind)
+    if scores.shape[1:] == (1,) and not keys.multilabel:
+        scores = scores[:, 0]
     return Outputs(
         kind=kind,
         logits=scores,
@@ -216,8 +218,10 @@ def _of_labels(outputs, ignored, where):
     there = labels != -1
     if scores.ndim != 2 or labels.shape != scores.shape or not np.isin(labels[there], (0, 1)).all():
         what = f"labels have shape {np.shape(labels)}, scores {scores.shape}"
-        mend = "give both [rows, labels], and labels of 0 and 1, NaN or -1 where there is none, or --ignore-label"
-        raise InputError(f"{where}: {what}: of several labels a row {mend}")
+        raise InputError(
+            f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1, NaN or -1 where"
+            " there is none, or --ignore-label; of probabilities [labels, rows, 2] give probs[..., 1].T"
+        )
     if where == "val" and not (judged := there.any(axis=0)).all():
         raise InputError(f"{where}: no row has label {np.argmin(judged)}, from 0: leave its column out")
     # Pairs of one row are not independent, so that each row is a cluster; each label is calibrated by itself.

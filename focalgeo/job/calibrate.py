@@ -211,6 +211,7 @@ def _decided(options, compared, held_back, splits):
         error_at_most=options.error_at_most,
         kind=options.sets,
         part=options.sets_of,
+        least_one=options.least_one,
         seed=options.seed,
     )
 
@@ -334,7 +335,7 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
         inputs[name] = {"checksum": f"sha256:{hashlib.sha256(content).hexdigest()}"}
     names = ("num_bins", "num_resamples", "criterion", "prefer", "criteria", "methods", "metrics", "task")
     if options.coverage or options.error_at_most:
-        names = (*names, *DECIDING, "sets", "sets_of")
+        names = (*names, *DECIDING, "sets", "sets_of", *["least_one"] * options.least_one)
     evaluation = {name: getattr(options, name) for name in names}
     more = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
     if reading := {name: value for name in READING if (value := getattr(options, name))}:
@@ -387,8 +388,8 @@ def input_warnings(options: Namespace, splits: Splits) -> Iterator[str]:
             yield f"{masked:,} scores of {name} are empty or -inf, of classes that cannot be in their rows."
         if outputs.looks_like_probs:
             yield (
-                f"The logits of {name} look like probabilities: every row is in [0, 1] and sums to 1. If they are, use"
-                " --probs-key; everything here takes them for logits."
+                f"The logits of {name} look like probabilities: all are in [0, 1]. If they are, use --probs-key;"
+                " everything here takes them for logits."
             )
         if outputs.unread:
             yield f"Arrays of {name} that are not used: {findings.listed(outputs.unread)}."
@@ -408,5 +409,6 @@ def _of_sets(options, few):
             "group": "Sets hold all classes in groups",
             "class": "--sets-of=class_cluster may serve better: every set holds the classes",
         }.get(options.sets_of, "Every set holds the classes")
-        count = len(names.split(", "))
-        yield f"{what} of which fewer than {least} examples are held back, {count} in all: {shown(names)}."
+        few = f"fewer than {least} examples are held back"
+        of = f"{what} of which {few}, {len(names.split(', '))} in all: {shown(names)}."
+        yield f"Every set holds all classes: {few}." if options.sets_of == "all" else of

@@ -71,7 +71,7 @@ def hyperparameters(name: str) -> tuple[str, ...]:
         >>> losses.hyperparameters("scheduled_focal_loss")
         ('epoch', 'boundaries', 'gammas')
     """
-    if name not in LOSSES:
+    if name not in [*LOSSES]:
         raise InputError.of_choice("loss", name, LOSSES)
     return tuple(
         value for value in [*inspect.signature(LOSSES[name]).parameters][2:] if value not in ("mask", "weights")

@@ -375,6 +375,7 @@ _DECISIONS = {  # by the names of rows
     "expected_coverage": Title("Coverage promised", "%", "of examples to come", 100.0, 2, "high"),
     "set_coverage": Title("Coverage", "%", "on test", 100.0, 2, "high"),
     "set_size": Title("Set size", "", "mean", digits=3),
+    "empty_sets": Title("Empty sets", "%", "on test", 100.0, 2),
     "answered": Title("Answered", "%", "on test", 100.0, 2, "high"),
     "answered_error": Title("Errors", "%", "of the answers", 100.0, 2),
     "answered_bound": Title("Error bound", "%", "on what was held back", 100.0, 2),

@@ -6,7 +6,7 @@ from scipy import special, stats
 
 from focalgeo import calibration
 from focalgeo.calibration import METHODS, Fitted, Outputs, decisions
-from focalgeo.types import InputError
+from focalgeo.types import DataWarning, InputError
 
 CLASSES = 6
 
@@ -84,7 +84,8 @@ def test_each_class_group_and_cluster_of_classes_is_covered():
     assert (sets.parts, sets.counts.tolist()) == (("rare", "usual"), [(labels == 0).sum(), (labels > 0).sum()])
     np.testing.assert_array_equal(sets.part[:, 1], truth > 0)
     assert sets.members[np.arange(6000), truth][truth == 0].mean() > 0.86
-    unseen = decisions.prediction_sets(val, labels, rows, part="group", groups=[groups[0], np.full(6000, "new")])
+    with pytest.warns(DataWarning, match="fewer than 9 examples of val .* of group new: every class"):
+        unseen = decisions.prediction_sets(val, labels, rows, part="group", groups=[groups[0], np.full(6000, "new")])
     assert unseen.members.all()
     assert (unseen.parts[0], unseen.counts[0], unseen.expected[0], unseen.low[0]) == ("new", 0, 1, 1)
 
@@ -119,9 +120,21 @@ def test_coverage_given_val_is_between_its_ends():
 
 def test_few_examples_take_all_classes():
     val, labels = drawn(np.random.default_rng(0), 8)
-    sets = decisions.prediction_sets(val, labels, val, coverage=0.9)
+    with pytest.warns(DataWarning, match="fewer than 9 examples of val are too few for a threshold: every class"):
+        sets = decisions.prediction_sets(val, labels, val, coverage=0.9)
     assert sets.members.all()
     assert (sets.thresholds, sets.low, sets.high) == (np.inf, 1, 1)
+
+
+@pytest.mark.parametrize("kind", decisions.KINDS)
+def test_sets_that_are_never_empty_are_the_others_and_the_predicted_class(kind):
+    (val, labels), (rows, _) = drawn(np.random.default_rng(0), 300), drawn(np.random.default_rng(1), 300)
+    sets, never = (
+        decisions.prediction_sets(val, labels, rows, coverage=0.4, kind=kind, least_one=least_one)
+        for least_one in (False, True)
+    )
+    assert not sets.members.any(axis=1).all()
+    np.testing.assert_array_equal(never.members, sets.members | np.eye(CLASSES, dtype=bool)[rows.argmax(axis=1)])
 
 
 @pytest.mark.parametrize(("bound", "confidence"), [(0.1, 0.9), (0.25, 0.8)])

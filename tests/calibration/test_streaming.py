@@ -120,6 +120,18 @@ def test_no_example_is_nan_and_an_infinite_nll_stays_infinite():
     assert all(np.isfinite(value) for value in found.values())
 
 
+def test_what_is_no_log_probability_or_class_makes_a_jitted_state_nan():
+    made, update = of(5)
+    log_probs, labels, _ = predictions(100, 5, 1)
+    first = np.arange(100) == 0
+    wrong = [(rows, labels) for rows in (3 * log_probs, np.exp(log_probs), np.where(first[:, None], np.nan, log_probs))]
+    for chunk in [*wrong, *((log_probs, np.where(first, label, labels)) for label in (-100, -1, 5))]:
+        state = made.merge(update(made.init(), log_probs, labels), update(made.init(), *chunk))
+        assert np.isnan([*made.compute(state).values()]).all()
+    masked = (update(made.init(), *rows, mask=~first) for rows in (chunk, (log_probs, labels)))
+    np.testing.assert_array_equal(*masked)
+
+
 @pytest.mark.parametrize("name", sorted(METRICS.keys() - set(SUMMED)))
 def test_what_sums_do_not_hold_is_refused_in_one_line(name):
     with pytest.raises(InputError, match=f"metrics: {name} orders or fits all examples at once"):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import sys
 import types
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
@@ -136,6 +138,8 @@ def test_probabilities_become_their_logarithms(dtype):
     assert (found.kind, found.unit, found.unread) == ("probs", 0, ("val",))
     assert read(npz("b.npz", logits=probs)).looks_like_probs
     assert not read(npz("b.npz", logits=probs + 1)).looks_like_probs
+    assert read(npz("b.npz", logits=probs[:, 0], labels=TRUTH)).looks_like_probs
+    assert read(npz("b.npz", logits=probs, labels=np.eye(3)[LABELS]), multilabel=True).looks_like_probs
     also = read_calibrated("a.npz", {"val": PROBS.shape}, where="--also=x")
     assert_allclose(also["val"], np.log(PROBS), atol=1e-6)
 
@@ -190,7 +194,7 @@ BAD = {  # a line for each thing that is asked of the arrays of an .npz file, an
     "weight": ({"weight": np.where(AT_4, -1.0, 1)}, "weight in row 4 is -1.0: give numbers above 0"),
     "few": ({"logits": LOGITS[:29], "labels": LABELS[:29]}, "has 29 examples, too few"),
     "both": ({"probs": PROBS}, "has logits and probs: say which"),
-    "one logit": ({"logits": LOGITS[:, :1]}, r"np.stack\(\[0 \* z, z\], 1\)"),
+    "one logit": ({"logits": LOGITS[:, :1]}, "label '2' is none of 0, 1"),
     "percents": ({"logits": None, "probs": 100 * PROBS}, "the first is row 0 with 100: of percents give"),
     "impossible": ({"logits": np.where(np.eye(3)[LABELS], -np.inf, LOGITS)}, "in row 0 no class, or not that of the"),
     "objects": ({"labels": np.array([None] * N)}, "it holds more than arrays, which could run code"),
@@ -201,6 +205,42 @@ BAD = {  # a line for each thing that is asked of the arrays of an .npz file, an
 def test_bad_arrays_are_one_line(arrays, says):
     with pytest.raises(InputError, match=f"val.*{says}"):
         read(npz("a.npz", **arrays))
+
+
+SCORES = np.stack([LOGITS[:, :2], LOGITS[::-1, 1:]])
+SOFT = softmax(SCORES, axis=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scores", "pattern", "several", "expected"),
+    [
+        ("logits", SCORES, r"classes\] give (.*?), of", False, SOFT.mean(axis=0)[:, 1]),
+        ("probs", SOFT, r"classes\] give (.*?), of", False, SOFT.mean(axis=0)[:, 1]),
+        ("logits", SCORES, r"2\] (.*) and --task", True, SOFT[..., 1].T.ravel()),
+        ("probs", SOFT, r"2\] (.*) and --task", True, SOFT[..., 1].T.ravel()),
+        (
+            "probs",
+            expit(SCORES[0]),
+            "give (probs / .*), of several",
+            False,
+            expit(SCORES[0]).T[1] / expit(SCORES[0]).sum(1),
+        ),
+    ],
+)
+def test_fixes_of_scores_work_as_printed(kind, scores, pattern, several, expected):
+    arrays = {"logits": None, "labels": np.stack([TRUTH, 1 - TRUTH], 1) if several else TRUTH}
+    (fix,) = re.search(pattern, refused(npz("a.npz", **arrays | {kind: scores}))).groups()
+    mended = eval(fix, {"scipy": scipy, kind: scores})
+    found = read(npz("a.npz", **arrays | {kind: mended}), multilabel=several)
+    assert_allclose(softmax(found.logits, axis=1)[:, 1], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs", "scores"])
+def test_one_sigmoid_of_two_axes_is_a_column(kind):
+    column = SCORE if kind == "logits" else expit(SCORE)
+    arrays = {"logits": None, "labels": TRUTH}
+    flat, found = (read(npz("a.npz", **arrays | {kind: each})) for each in (column, column[:, None]))
+    assert_array_equal(found.logits, flat.logits)
 
 
 BAD_CELLS = {

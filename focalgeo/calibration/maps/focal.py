@@ -55,6 +55,8 @@ def _of_possible(calibration_map: Callable) -> Callable:
 def rows_beside(name: str, rows: object, *numbers: object) -> Array:
     """Scores [..., classes] as floats: on the host, unless they or one of the numbers are JAX's, traced or not."""
     rows = checks.score_rows(name, rows)
+    if not checks.is_traced(rows):
+        checks.check_logits(name, rows, stacklevel=5)
     if any(isinstance(value, jax.Array) for value in (rows, *numbers)):
         return checks.floats(rows)[0]
     return np.asarray(rows, jnp.result_type(float) if rows.dtype == np.float64 else np.float32)
@@ -410,7 +412,7 @@ def inverse_focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
          [0.2075 0.4941 0.2984]]
     """
     checks.check_interval("gamma", gamma, 0)
-    (log_probs,) = checks.floats(checks.score_rows("log_probs", log_probs))
+    (log_probs,) = checks.floats(rows_beside("log_probs", log_probs))
     valid = _has_top(log_probs)
     log_q = _inverse(jnp.where(valid, log_probs, 0), jnp.broadcast_to(_per_row("gamma", gamma, log_probs), valid.shape))
     return jnp.where(valid, log_q, jnp.nan)

@@ -14,7 +14,6 @@ from focalgeo.calibration.methods import METHODS
 from focalgeo.calibration.methods.fitting import fit
 from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, floored_log
 
-_TWO_COLUMNS = "for two classes give two columns, np.stack([0 * z, z], axis=1) of the log-odds z"
 _DEFAULTS = {"criterion": "nll", "num_bins": 15, "gammas": None, "temperatures": None}
 _DEFAULTS |= {"prevalence": None, "classes": None}
 
@@ -43,7 +42,11 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
 
     def _fit(self, logits, labels, sample_weight, **options):
         if logits.shape[1] != len(self.classes_):
-            mend = _TWO_COLUMNS if logits.shape[1] == 1 else "give all classes as `classes`, or mend the columns"
+            mend = (
+                checks.SHAPES[1].format("logits")
+                if logits.shape[1] == 1
+                else "give all classes as `classes`, or mend the columns"
+            )
             columns = f"logits have {logits.shape[1]} columns (n_features = {logits.shape[1]})"
             raise InputError(f"{columns}, and there are {len(self.classes_)} classes: {mend}")
         # a label beyond the last class gets the last one's place, where the comparison finds it out
@@ -178,8 +181,10 @@ def _validated(estimator, logits, *labels, reset):
     try:
         return validate_data(estimator, logits, *labels, dtype=(np.float64, np.float32), reset=reset)
     except ValueError as error:
-        first = str(error).splitlines()[0].rstrip(":")
-        raise InputError(f"{first}. Reshape your data: {_TWO_COLUMNS}" if np.ndim(logits) == 1 else first) from error
+        first = str(error).splitlines()[0].rstrip(":.")
+        if np.ndim(logits) in checks.SHAPES:
+            first += f". Reshape your data: {checks.SHAPES[np.ndim(logits)].format('logits')}"
+        raise InputError(first) from error
 
 
 _DOC = """{title} on held-out logits, as a scikit-learn classifier: what `calibration.fit("{method}", ...)` fits.

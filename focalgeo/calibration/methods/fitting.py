@@ -106,8 +106,8 @@ def fit(
 
     Args:
         name: Its key in METHODS, such as "focal_temperature_scaling".
-        logits: Float [examples, classes], of examples that the network was not trained on. Rows that all look like
-            probabilities are warned of.
+        logits: Float [examples, classes], of examples that the network was not trained on. Probabilities are refused;
+            of fewer than 30 rows, or where all are in [0, 1] and rows do not sum to 1, a ProbabilityWarning asks.
         labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
         criterion: One of the method's criteria; None for the first of them, "nll" wherever something is fitted.
         mask: Bool [examples], which examples count; None takes all.

@@ -268,7 +268,7 @@ def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
         >>> print(calibration.read_calibrator("calibrator.json").predict_proba(logits[:1]).round(4))
         [[0.6759 0.2394 0.0848]]
     """
-    files.check_regular(Path(path))
+    files.check_regular(Path(str(path)))
     try:
         stored = msgspec.json.decode(Path(path).read_bytes(), type=_Stored)
         with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused below

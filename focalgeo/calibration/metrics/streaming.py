@@ -35,7 +35,8 @@ def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streamin
     whatever chunks, empty ones too, it gives what METRICS gives of all rows to 1e-6, tested in
     tests/calibration/test_streaming.py. Sums over chunks are float32 in two parts, so that 10^7 examples do not drift;
     those within a chunk are the metric's own, which in one call on 10^7 is off by 6e-6: give 10^5 or fewer at a time.
-    Inside jit shapes and types alone are asked.
+    Inside jit shapes and types alone are asked: all metrics are NaN after rows whose probabilities sum to something
+    else than 1, as those of logits, or labels that are no class.
 
     A state is one array of fixed size, exact for whole numbers up to 2^40. `merge` is addition, so jax.lax.psum of the
     states of several devices is their merge. It loses nothing up to 256 states of about equal size, beyond them at most
@@ -62,19 +63,24 @@ def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streamin
             raise InputError(f"metrics: {name} orders or fits all examples at once, which no sums hold: {mend}")
         summed[name] = entry.summed(**entry.options(num_bins))
 
-    def sums(log_probs, labels, mask, weights):
-        examples = checks.examples(log_probs, labels, mask, weights)
+    def sums(examples):
         return ravel_pytree({name: metric.sums(examples) for name, metric in summed.items()})
 
     # an example of weight 0
-    zeros, unravel = sums(jnp.zeros((1, num_classes), "f"), jnp.zeros(1, "i"), None, jnp.zeros(1, "f"))
+    zeros, unravel = sums(checks.Examples(jnp.zeros((1, num_classes), "f"), jnp.zeros(1, "i"), jnp.zeros(1, "f")))
 
     def update(state, log_probs, labels, *, mask=None, weights=None):
         rows = checks.score_rows("log_probs", log_probs, shape=(None, num_classes))
         if not len(rows):
             return state
         before, rest = state
-        rest = rest + sums(rows, labels, mask, weights)[0].astype(rest.dtype)
+        examples = checks.examples(rows, labels, mask, weights)
+        # Under jit no row is refused. All is NaN where probabilities do not sum to 1, as rounded ones do within 0.5, or
+        # a label is no class.
+        off = jnp.sum(jnp.exp(examples.rows) - jax.nn.one_hot(examples.labels, num_classes), axis=-1)
+        right = jnp.all((abs(off) < 0.5) | (examples.weight <= 0))
+        added = jnp.where(right, sums(examples)[0], jnp.nan)
+        rest = rest + added.astype(rest.dtype)
         coarse = jax.lax.reduce_precision(before + rest, 8, 15)  # bits of exponent, and behind the leading one
         coarse = jnp.where(jnp.isfinite(coarse), coarse, before)  # an infinite NLL stays in the rest
         return jnp.stack([coarse, rest + (before - coarse)])

@@ -169,7 +169,7 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **others: Any) -> "Settings":
-        """Those among a command's options, by their names; others beside them."""
+        """Those among options, by their names; others beside them."""
         return cls(**{name: options[name] for name in cls._fields if name in options}, **others)
 
 
@@ -236,27 +236,18 @@ def compare(
         >>> result.choice.fitted.method.name, round(result.choice.fitted.searched["temperature"], 1)
         ('temperature_scaling', 2.9)
     """
-    settings = Settings(
-        criterion,
-        criteria,
-        prefer,
-        metrics,
-        num_bins,
-        num_resamples,
-        num_folds,
-        seed,
-        trained_gamma,
-        gammas,
-        temperatures,
-    )
-    splits = {"val": Outputs(*val)} | ({} if test is None else {"test": Outputs(*test)})
+    settings = Settings.of(locals())
+    try:
+        splits = {"val": Outputs(*val)} | ({} if test is None else {"test": Outputs(*test)})
+    except TypeError as error:
+        raise InputError("val and test hold other than two to five arrays: give each as (logits, labels)") from error
     named = clusters if isinstance(clusters, tuple) else (clusters, None)
     for name, of_split in zip(("val", "test"), named, strict=True):
         if of_split is not None and name in splits:
             splits[name] = splits[name]._replace(clusters=of_split)
     for name, split in splits.items():
         splits[name] = split._replace(weights=prevalence_weights(split.labels, prevalence, split.weights))
-    return study(splits, methods, settings, also=also or {})
+    return study(splits, methods, settings, also=also or {}, stacklevel=6)
 
 
 def study(
@@ -265,9 +256,13 @@ def study(
     settings: Settings,
     *,
     also: Mapping[str, tuple[Array, Array | None]],
+    stacklevel: int | None = None,
 ) -> Comparison:
-    """`compare` of val, and of test if it is there: what is wrong is said before anything is fitted."""
-    splits, settings = _checked(outputs, settings, also)
+    """`compare` of val, and of test if it is there: what is wrong is said before anything is fitted.
+
+    Without `stacklevel`, as by a command that has lines of its own, no probabilities among the logits are asked for.
+    """
+    splits, settings = _checked(outputs, settings, also, stacklevel)
     suspected = []
     for name, split in splits.items():
         suspected += suspicions.of_split(name, *split.examples, clustered=split.clusters is not None)
@@ -331,14 +326,14 @@ def fitted_rows(
     return rows, fitting.surfaces(searches, of_fits._asdict())
 
 
-def _checked(given, settings, also):
+def _checked(given, settings, also, stacklevel):
     """The splits and the settings of a study, as far as they can be checked without each other."""
     if settings.num_resamples is not None:
         checks.count("num_resamples", settings.num_resamples, FEWEST_RESAMPLES, MOST_RESAMPLES)
     checks.check_choice("prefer", settings.prefer, PREFERENCES)
     splits = {}
     for name, outputs in given.items():  # no comprehension: before Python 3.12 it is a frame
-        splits[name] = _split(name, outputs, also)
+        splits[name] = _split(name, outputs, also, stacklevel)
     classes, *others = (split.examples.rows.shape[1] for split in splits.values())
     if others and others != [classes]:
         raise InputError(f"test has another number of classes than the {classes} of val: give one classifier's")
@@ -387,12 +382,12 @@ def usual_resamples(*sizes: int) -> int:
     return int(np.clip(_MOST_DRAWN // max(sizes), FEWEST_RESAMPLES, 1000))
 
 
-def _split(name, outputs, also):
+def _split(name, outputs, also, stacklevel=None):
     """The outputs of a split, checked; what is wrong with them is said with its name."""
     logits, labels, group, clusters, weights = outputs
     where, others = name, []
     try:
-        examples = blocks.on_host(checks.predicted_logits(logits, labels, weights=weights, stacklevel=6))
+        examples = blocks.on_host(checks.predicted_logits(logits, labels, weights=weights, stacklevel=stacklevel))
         if group is not None:
             group = np.asarray(group)
             checks.check_array("group", group, shape=examples.labels.shape)

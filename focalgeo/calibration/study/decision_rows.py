@@ -1,6 +1,7 @@
 """Rows of prediction sets and answers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,26 +20,24 @@ def decided(
     *,
     coverage: float | None = None,
     error_at_most: float | None = None,
-    kind: str = "lac",
-    part: str = "all",
-    seed: int = 0,
+    **options: Any,
 ) -> tuple[list[Row], dict[str, Array]]:
     """Rows of sets and answers by each method: thresholds from `held_back`, measured on test as far as it has labels.
 
     And what is decided on test by the last method: "members" and "answered", with "set_thresholds" of "set_parts" and
     "answer_threshold".
 
-    held_back, test: `Outputs`. Of sets: "set_size", "set_coverage" and, of `held_back`, "expected_coverage", the
-    latter two of each part, its group; of answers: "answered", "answered_error" and "answered_bound"; and
-    "error_of_share", with the share of test that is answered as its group, of the most confident twentieth, two
-    twentieths, ...
+    held_back, test: `Outputs`. options: those of `prediction_sets`, such as kind and part. Rows of sets: "set_size",
+    "empty_sets", "set_coverage" and, of `held_back`, "expected_coverage", the latter two of each part, its group; of
+    answers: "answered", "answered_error" and "answered_bound"; and "error_of_share", with the share of test that is
+    answered as its group, of the most confident twentieth, two twentieths, ...
 
     Example:
         >>> split = calibration.Outputs(logits, labels)
         >>> fits = [calibration.fit("temperature_scaling", *split[:2])]
         >>> rows, arrays = calibration.decided(fits, split, split, coverage=0.6)
-        >>> [(row.name, round(row.value, 4)) for row in rows[:3]]
-        [('set_size', 1.25), ('expected_coverage', 0.6), ('set_coverage', 0.75)]
+        >>> [(row.name, round(row.value, 4)) for row in rows[:4]]
+        [('set_size', 1.25), ('empty_sets', 0.0), ('expected_coverage', 0.6), ('set_coverage', 0.75)]
     """
     rows: list[Row] = []
     arrays: dict[str, Array] = {}
@@ -53,11 +52,9 @@ def decided(
                 held_back.labels,
                 of_test,
                 coverage=coverage,
-                kind=kind,
-                part=part,
                 groups=(held_back.group, test.group),
                 clusters=held_back.clusters,
-                seed=seed,
+                **options,
             )
             arrays |= {"members": sets.members, "set_thresholds": sets.thresholds, "set_parts": np.array(sets.parts)}
             rows += _set_rows(sets, test.labels, cluster, tags)
@@ -76,6 +73,7 @@ def _set_rows(sets, labels, cluster, tags):
     sizes, n = sets.members.sum(axis=1), len(sets.members)
     mean, half = sizes.mean(), Z95 * _error(sizes, cluster)[0]
     yield Metric("set_size", mean, mean - half, mean + half, n, **tags)
+    yield _share("empty_sets", sizes == 0, tags, cluster)
     for name, *expected in zip(sets.parts, sets.expected, sets.low, sets.high, sets.counts, strict=True):
         yield Metric("expected_coverage", *expected, **tags | {"split": "val", "group": name})
     if labels is None:
