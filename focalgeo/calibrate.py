@@ -45,6 +45,7 @@ RANGES = {
     "coverage": (0.01, 0.999),
     "error_at_most": (0.0001, 0.9),
     "seed": (0, 2**31 - 1),
+    "prevalence": (0.000001, 0.999999),
 }
 ROLES = {  # names of arrays, and what each does
     "logits": "holds logits",
@@ -92,9 +93,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for key, what in ROLES.items():
         add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
-    help = "multiclass (default), or multilabel: labels [rows, labels] of 0 and 1, a score for each"
+    help = "multiclass (default), or multilabel: labels [rows, labels] of 0 and 1 (NaN or -1: none), a score for each"
     add("--task", choices=("multiclass", "multilabel"), default="multiclass", help=help)
     add("--prefix", metavar="NAME_", help="what columns of scores begin with; they are probs if all rows sum to 1")
+    help = "share of class 1 of two in use, if the files are rebalanced (undersampling): weights, as 0.02 / its share"
+    add("--prevalence", type=float, metavar="SHARE", help=help)
     add("--positive", metavar="NAME", help="the label of class 1 of two, if labels are names")
     add(
         "--ignore-label",

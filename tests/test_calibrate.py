@@ -165,6 +165,38 @@ def test_two_classes_have_both_kinds_of_calibration_and_groups_are_named(binary)
     assert any("fewer than 100 examples are left out of the table of groups: few." in line for line in said)
 
 
+@pytest.mark.parametrize("split", ["test", "cross_fit"])
+def test_each_of_several_labels_is_judged_on_the_rows_that_have_it(tmp_path, capsys, split):
+    logits, labels = draw(200, 3)
+    labels = (np.random.default_rng(0).gumbel(size=logits.shape) < logits).astype(float)
+    labels[:150:2, 0], labels[5:50, 1], labels[50:90, 2] = np.nan, -1, 7
+    np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
+    files = [f"--{name}={tmp_path}/val.npz" for name in ("val", "test")][: 1 + (split == "test")]
+    assert main([*files, "--task=multilabel", "--ignore-label=7", f"--out={tmp_path}/out", FEW]) == 0
+    assert "160 labels of val are missing, -1 or of --ignore-label: each label is judged on" in capsys.readouterr().err
+    rows, known = records.read_rows(tmp_path / "out"), np.isin(labels, (0, 1))
+    rows = select(rows, Metric, split=split, method="uncalibrated", name="group_accuracy")
+    for row, k in zip(sorted(rows, key=lambda row: row.group), range(3), strict=True):
+        right = (logits[:, k] > 0) == labels[:, k]
+        np.testing.assert_allclose((row.n, row.value), (known[:, k].sum(), right[known[:, k]].mean()), rtol=1e-6)
+    held = records.read_arrays(tmp_path / "out/probabilities", split)
+    np.testing.assert_array_equal(held["labels"], np.where(known, labels, -1))
+    np.testing.assert_array_equal(np.isnan(held["probs"]), ~known & (split == "cross_fit"))
+
+
+def test_a_prevalence_is_a_column_of_weights(tmp_path, capsys):
+    (logits, labels), found = draw(300, 2), []
+    weight = np.where(labels, 0.02 / labels.mean(), 0.98 / (1 - labels.mean()))
+    for flag, more in (("--prevalence=0.02", {}), ("--seed=0", {"weight": weight})):
+        np.savez(tmp_path / "val.npz", logits=logits, labels=labels, **more)
+        assert (
+            main([f"--val={tmp_path}/val.npz", f"--out={tmp_path / flag}", flag, FEW, "--methods=platt_scaling"]) == 0
+        )
+        found.append({place: row.value for place, row in by_place(records.read_rows(tmp_path / flag)).items()})
+    assert "all numbers are for 0.02 of class 1 in use" in capsys.readouterr().err
+    assert found[0] == found[1]
+
+
 def test_without_test_the_rows_are_of_held_out_examples(binary):
     rows, held = records.read_rows(binary), records.read_arrays(binary / "probabilities", "cross_fit")
     name = read_calibrator(binary / "calibrator.json").method.name
@@ -365,6 +397,8 @@ REFUSED = {
     "--coverage=0.9 --test=val.npz --sets-of=group": "--sets-of=group asks for the group of each example: give --val",
     "--coverage=0.9 --val=several.npz --test=several.npz --task=multilabel": "--coverage does not go with multilabel",
     "--coverage=0.9": "give --test, with labels or without",
+    "--prevalence=0.1": "--prevalence is the share of class 1 of two classes: leave it out",
+    "--val=several.npz --task=multilabel --prevalence=0.1": "--prevalence is the share of class 1 of two classes",
     PIXELS: f"--test=None: {SCORES}",
     f"{OF_PIXELS} --val=z.npy": f"--val=z.npy: {SCORES}",
     f"{OF_PIXELS} --val=logits=z.npy,labels=none.npy": "none.npy cannot be read",
@@ -522,7 +556,9 @@ def write_recipe(folder, shown):
             (folder / name).write_text("\n".join([*before, *map(json.dumps, kind), ""]))
 
 
-SHOWN = {"Two classes in one column": 1, "Columns named for classes": 1, "Weights": 1, "Choices that cannot be": 2}
+SHOWN = {"Choices that cannot be": 2} | dict.fromkeys(
+    ("Two classes in one column", "A rebalanced file", "Columns named for classes", "Weights"), 1
+)
 SAID = {
     "Test without labels": ["No labels are in test: its calibrated probabilities are written, and nothing is measured"],
     "Labels to be ignored": [f"100 rows of {name} have a label of --ignore-label" for name in ("val", "test")],

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from scipy import special, stats
+from sklearn.calibration import calibration_curve
 from sklearn.isotonic import IsotonicRegression
 
 from focalgeo import calibration, report
@@ -129,6 +130,18 @@ def test_curves_refuse_what_is_no_confidence():
     for gammas, numbers in (([0, 1], [1.0]), ([np.nan, 1], [1.0, 2.0])):
         with pytest.raises(InputError, match="one for each run"):
             report.against_gamma(gammas, numbers)
+
+
+def test_the_dots_of_a_class_are_those_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.5, 2, 500)
+    y, log_probs = (rng.random(500) < p).astype(int), np.log(np.stack([1 - p, p], axis=1))
+    ax = report.reliability(log_probs, y, of_class=1, num_bins=5)
+    dots = next(line for line in ax.lines if line.get_marker() == "o")
+    np.testing.assert_allclose(dots.get_data()[::-1], calibration_curve(y, p, n_bins=5), rtol=1e-9)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("probability of class 1", "share of class 1")
+    with pytest.raises(InputError, match="of_class is 2"):
+        report.reliability(log_probs, y, of_class=2)
 
 
 def test_the_order_of_equal_confidences_changes_no_figure():

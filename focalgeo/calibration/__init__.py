@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 from focalgeo.calibration import maps, metrics
-from focalgeo.calibration.examples import Outputs, binary_outputs
+from focalgeo.calibration.examples import Outputs, binary_outputs, prevalence_weights
 from focalgeo.calibration.maps import (
     binary_focal_calibration,
     binary_isotonic_calibration,
@@ -44,6 +44,7 @@ from focalgeo.calibration.metrics.top_label import (
     underconfidence,
 )
 from focalgeo.calibration.metrics.two_classes import (
+    adaptive_rms_calibration_error,
     auroc,
     binary_brier,
     binary_ece,

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from scipy.special import stdtrit
 
 from focalgeo import checks
-from focalgeo.types import Array, InputError
+from focalgeo.types import Array, InputError, is_one_hot, shown
 
 _LEAST_WORTH = 1.01  # of which Student's interval holds any number
 
@@ -71,6 +71,39 @@ class Outputs(NamedTuple):
     weights: Array | None = None  # how often each example counts, above 0; None counts each once
 
 
+def prevalence_weights(labels: Array, prevalence: float | None, weights: Array | None = None) -> Array | None:
+    """How often each example counts, so that class 1 has this prevalence: pi / r in class 1, else (1 - pi) / (1 - r).
+
+    So outputs of a rebalanced data set, as by undersampling, are fitted and measured as in use. Temperature scaling
+    keeps P(1) = 0.5 in its place; Platt scaling, beta calibration and `stacking` move it.
+
+    Args:
+        labels: Int [examples], 0 and 1, both of them.
+        prevalence: pi, the share of class 1 in use, above 0 and below 1; None gives the weights as they are.
+        weights: Float [examples], how often each counts besides; r is the share of class 1 by these. None counts once.
+
+    Returns:
+        Float64 [examples] with the sum of the weights, for `weights=` of metrics and fits.
+
+    Source: Elkan, The Foundations of Cost-Sensitive Learning, IJCAI 2001; Saerens, Latinne & Decaestecker, Neural
+    Computation 14 (2002), the ratio of priors.
+
+    Example:
+        >>> print(calibration.prevalence_weights(np.array([1, 1, 0, 0]), 0.02))
+        [0.04 0.04 1.96 1.96]
+    """
+    if prevalence is None:
+        return weights
+    checks.check_interval("prevalence", prevalence, 1e-6, 1 - 1e-6)
+    labels = np.asarray(labels)
+    labels = labels.argmax(axis=1) if is_one_hot(labels) else labels
+    weights = np.float64(np.ones(len(labels)) if weights is None else checks.weight_array(weights, labels.shape[:1]))
+    if (classes := np.unique(labels[weights > 0]).tolist()) != [0, 1]:
+        raise InputError(f"labels hold the classes {shown(classes)}: for a prevalence, that of class 1, give 0 and 1")
+    share = weights @ labels.clip(0, 1) / weights.sum()
+    return weights * np.where(labels == 1, prevalence / share, (1 - prevalence) / (1 - share))
+
+
 def binary_outputs(
     scores: Array,
     labels: Array,
@@ -83,15 +116,15 @@ def binary_outputs(
 
     Args:
         scores: Float [rows, labels], logits s of P(label) = sigmoid(s); scores that may be probabilities are warned of.
-        labels: [rows, labels] of 0 and 1, any number of ones in a row.
+        labels: [rows, labels] of 0 and 1, any number of ones in a row; NaN or -1 where a label is missing.
         names: Of the labels; None names them 0, 1, ...
         clusters: [rows], what rows belong together; None takes each by itself.
         weights: Float [rows], how often each counts.
 
     Returns:
-        Outputs of rows * labels examples, row by row, with logits (0, s). Groups are the labels, so that
-        "temperature_scaling_by_group" has a temperature for each and "macro_class1_ece" is the mean of their ECE;
-        clusters are the rows, so that intervals draw whole rows.
+        Outputs of rows * labels examples, but for missing labels, row by row, with logits (0, s). Groups are the
+        labels, so that "temperature_scaling_by_group" has a temperature for each and "macro_class1_ece" is the mean of
+        their ECE; clusters are the rows, so that intervals draw whole rows.
 
     Example:
         >>> tags = calibration.binary_outputs(np.float32([[2, -1], [0, 1]]), [[1, 0], [1, 1]], ["cat", "dog"])
@@ -99,15 +132,17 @@ def binary_outputs(
         [1 0 1 1] ['cat' 'dog' 'cat' 'dog'] [0 0 1 1]
     """
     scores, labels = np.asarray(checks.score_rows("scores", scores, shape=(None, None))), np.asarray(labels)
-    if labels.shape != scores.shape or not np.isin(labels, (0, 1)).all():
-        raise InputError(f"labels {labels.shape} for scores {scores.shape}: give a 0 or a 1 for each of these")
+    there = (labels == labels) & (labels != -1)  # NaN differs from itself
+    if labels.shape != scores.shape or not np.isin(labels[there], (0, 1)).all():
+        mend = "give a 0 or a 1 for each of these, NaN or -1 where it is missing"
+        raise InputError(f"labels {labels.shape} for scores {scores.shape}: {mend}")
     checks.check_logits("scores", scores[..., None], stacklevel=3)
     count = scores.shape[1]
     names = np.array(range(count) if names is None else names, str)
     if len(set(names)) != count:
         raise InputError(f"names are {len(set(names))} for {count} labels: give each label one of its own")
-    row, label = np.indices(scores.shape).reshape(2, -1)
-    logits = np.stack([np.zeros_like(scores), scores], axis=-1).reshape(-1, 2)
+    row, label = np.nonzero(there)
+    logits = np.stack([np.zeros_like(scores), scores], axis=-1)[there]
     clusters = row if clusters is None else np.asarray(clusters)[row]
     weights = None if weights is None else np.asarray(weights)[row]
-    return Outputs(logits, labels.ravel().astype(np.int32), names[label], clusters, weights)
+    return Outputs(logits, labels[there].astype(np.int32), names[label], clusters, weights)

@@ -5,12 +5,13 @@ Nothing in a file is ever executed.
 
 import os
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from focalgeo import checks, files
-from focalgeo.data.output_arrays import Keys, Outputs, array_of, open_arrays, read_arrays
+from focalgeo.data.output_arrays import Keys, Outputs, array_of, open_arrays, read_arrays, rows_of
 from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
 
 # Sums of larger numbers would leave float32.
@@ -57,7 +58,10 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
     flag = f"--{where}" if where in ("val", "test") else f"--test={where}"
     with files.reading(f"{flag}={source}"):
         outputs = read_arrays(source, keys, where)
-    for fault in _faults(outputs):
+    parts = [outputs]
+    if keys.multilabel and outputs.left_out:  # all scores are calibrated, and those with a label are measured
+        parts = [rows_of(outputs, outputs.labels >= 0), outputs._replace(labels=None)]
+    for fault in chain.from_iterable(map(_faults, parts)):
         raise InputError(f"{where}: {fault}")
     scores, is_probs = outputs.logits, outputs.kind == "probs"
     possible = scores > -np.inf

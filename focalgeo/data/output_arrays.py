@@ -58,7 +58,7 @@ class Keys(NamedTuple):
     scores: str | None = None
     positive: str | None = None  # the label of class 1 where scores are one column
     ignored: tuple[str, ...] = ()  # labels whose rows are left out
-    multilabel: bool = False  # labels [rows, labels] of 0 and 1, and a score for each
+    multilabel: bool = False  # labels [rows, labels] of 0, 1 and what is missing, and a score for each
 
 
 class Outputs(NamedTuple):
@@ -75,7 +75,7 @@ class Outputs(NamedTuple):
     unread: tuple[str, ...] = ()  # names of arrays or columns that are not used
     looks_like_probs: bool = False  # given as logits, but every row is in [0, 1] and sums to 1
     classes: tuple[str, ...] | None = None  # the names of the columns
-    left_out: int = 0  # rows whose label is ignored
+    left_out: int = 0  # rows whose label is ignored; of several labels a row those that are kept with the label -1
     is_column: bool = False  # the scores of class 1 of two
     index: Any = None  # a pandas.Index named "line", of the file, or "row"
 
@@ -101,13 +101,13 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     if outputs.classes and len(outputs.classes) == 2 and outputs.classes[0] == keys.positive:
         outputs = outputs._replace(classes=outputs.classes[::-1], logits=outputs.logits[:, ::-1])
     if keys.multilabel:
-        outputs = _of_labels(outputs, where)
+        outputs = _of_labels(outputs, keys.ignored, where)
     elif np.shape(outputs.labels) == outputs.logits.shape and is_one_hot(outputs.labels):
         outputs = outputs._replace(labels=outputs.labels.argmax(axis=1))
     if not keys.multilabel and np.shape(outputs.labels) == outputs.index.shape:
         if keys.ignored:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
-            outputs = _rows_of(outputs, kept)._replace(left_out=np.sum(~kept))
+            outputs = rows_of(outputs, kept)._replace(left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
     # Scores of one column are class 1's: [1 - p, p], or [0, s]. Whether they are p or s may be for them to say.
     scores, kind = outputs.logits, outputs.kind
@@ -120,8 +120,8 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     return outputs._replace(kind=kind, logits=scores, is_column=is_column)
 
 
-def _rows_of(outputs, rows):
-    """These rows of each array that has a value for each."""
+def rows_of(outputs: Outputs, rows: np.ndarray) -> Outputs:
+    """These rows of each array that has a value for each, by numbers or truth values."""
     size = outputs.index.shape
     arrays = {name: value for name, value in outputs._asdict().items() if getattr(value, "shape", ())[:1] == size}
     return outputs._replace(**{name: value[rows] for name, value in arrays.items()})
@@ -203,23 +203,34 @@ def _class_numbers(outputs, positive, where):
     return labels
 
 
-def _of_labels(outputs, where):
-    """Each pair of a row and a label as a row of one score: its group is the label, its cluster the row."""
+def _of_labels(outputs, ignored, where):
+    """Each pair of a row and a label as a row of one score: its group is the label, its cluster the row.
+
+    A label that is missing, as NaN, an empty cell or -1, or ignored is -1.
+    """
     scores, labels = outputs.logits, outputs.labels
+    labels = np.zeros(scores.shape) if labels is None else labels
     if outputs.group is not None:
         raise InputError(f"{where} has groups: of several labels a row the labels are the groups, leave it out")
-    if scores.ndim != 2 or (labels is not None and (labels.shape != scores.shape or not np.isin(labels, (0, 1)).all())):
+    if labels.dtype.kind in "iuf":
+        labels = np.where(labels > -np.inf, labels, -1.0)
+        labels[np.isin(labels.astype(int).astype(str), ignored)] = -1
+    there = labels != -1
+    if scores.ndim != 2 or labels.shape != scores.shape or not np.isin(labels[there], (0, 1)).all():
         what = f"labels have shape {np.shape(labels)}, scores {scores.shape}"
         raise InputError(
-            f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1; of"
-            " probabilities [labels, rows, 2] give probs[..., 1].T"
+            f"{where}: {what}: of several labels a row give both [rows, labels], and labels of 0 and 1, NaN or -1 where"
+            " there is none, or --ignore-label; of probabilities [labels, rows, 2] give probs[..., 1].T"
         )
+    if where == "val" and not (judged := there.any(axis=0)).all():
+        raise InputError(f"{where}: no row has label {np.argmin(judged)}, from 0: leave its column out")
     # Pairs of one row are not independent, so that each row is a cluster; each label is calibrated by itself.
     row, label = np.indices(scores.shape).reshape(2, -1)
     cluster = np.arange(len(scores)).astype(str) if outputs.cluster is None else outputs.cluster
-    return _rows_of(outputs._replace(cluster=cluster), row)._replace(
+    return rows_of(outputs._replace(cluster=cluster), row)._replace(
         logits=scores.ravel(),
-        labels=None if labels is None else labels.ravel(),
+        labels=None if outputs.labels is None else labels.ravel().astype(int),
+        left_out=np.sum(~there),
         group=np.array(outputs.classes or range(scores.shape[1]), str)[label],
         classes=None,
     )
@@ -243,10 +254,10 @@ def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.
     # NumPy's own files hold bfloat16 as two bytes without a name.
     if values.dtype in (bfloat16, np.dtype("V2")):
         return values.view(bfloat16).astype(np.float32)
-    if role == "labels" and values.dtype.kind in "fU":
+    if role == "labels" and values.dtype.kind in "fUO":
         try:
             numbers = values.astype(np.float64)
-        except ValueError:
+        except (ValueError, TypeError):
             return values
         whole = (np.abs(numbers) < _LARGEST_LABEL) & (numbers == np.round(numbers))
         return numbers.astype(np.int64) if whole.all() else numbers

@@ -23,7 +23,7 @@ from focalgeo.calibration.study import comparison, findings
 from focalgeo.calibration.study.comparison import Settings
 from focalgeo.calibration.study.dense import class_count
 from focalgeo.data.logits_files import Keys, Outputs, read_calibrated, read_outputs
-from focalgeo.data.output_arrays import checksum, paths_of
+from focalgeo.data.output_arrays import checksum, paths_of, rows_of
 from focalgeo.job import provenance, say
 from focalgeo.rows import Row, Seconds
 from focalgeo.types import (
@@ -38,7 +38,10 @@ from focalgeo.types import (
 # Each group has rows of its own and a line in the page's table, which nobody reads beyond some dozens.
 MOST_GROUPS = 100
 MANY = 10**7  # numbers in the files, from which on it is said that they take long
-READING = (*(f"{role}_key" for role in Keys._fields[:6]), "prefix", "positive", "ignore_label", "class_axis", "floor")
+READING = (
+    *(f"{role}_key" for role in Keys._fields[:6]),
+    *("prefix", "positive", "ignore_label", "class_axis", "floor", "prevalence"),
+)
 OF_DENSE = {"val", "test", "out", "class_axis", "ignore_label", "num_bins", "num_resamples", "seed"}
 DECIDING = ("coverage", "error_at_most")  # flags that ask for decisions
 HELD_BACK = 3  # one of so many examples of val, or clusters, for the thresholds of decisions
@@ -112,7 +115,8 @@ def _studied(options, splits, also, held_back):
         rows, decisions = [], {}
         warnings = [*compared.suspicions]
     else:
-        pairs, settings = {name: _pair(split) for name, split in measured.items()}, Settings.of(vars(options))
+        pairs = {name: _pair(split, options.prevalence) for name, split in measured.items()}
+        settings = Settings.of(vars(options))
         two = {name: pairs[name] for name in ("val", "test") if name in pairs}
         compared = comparison.study(two, options.methods or None, settings, also=also)
         rows, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
@@ -170,8 +174,9 @@ def _write(options, splits, config, result, command):
     return saved
 
 
-def _pair(split):
-    return calibration.Outputs(split.logits, split.labels, split.group, split.cluster, split.weight)
+def _pair(split, prevalence=None):
+    weights = calibration.prevalence_weights(split.labels, prevalence, split.weight)
+    return calibration.Outputs(split.logits, split.labels, split.group, split.cluster, weights)
 
 
 def _held_back(splits: Splits, options: Namespace) -> tuple[Splits, Outputs | None]:
@@ -182,8 +187,8 @@ def _held_back(splits: Splits, options: Namespace) -> tuple[Splits, Outputs | No
     flag, val = f"--{asked[0].replace('_', '-')}", splits["val"]
     if "test" not in splits:
         raise InputError(f"{flag} is for other examples than those of val: give --test, with labels or without")
-    if options.task == "multilabel" or val.weight is not None or options.also:
-        raise InputError(f"{flag} does not go with multilabel, weights or --also: leave one of them out")
+    if options.task == "multilabel" or val.weight is not None or options.prevalence or options.also:
+        raise InputError(f"{flag} does not go with multilabel, weights, --prevalence or --also: leave one out")
     if options.error_at_most and val.cluster is not None:
         raise InputError("--error-at-most takes examples for independent: give them without clusters")
     for name in ("val", "test") if options.sets_of == "group" else ():
@@ -192,7 +197,7 @@ def _held_back(splits: Splits, options: Namespace) -> tuple[Splits, Outputs | No
     names = np.arange(len(val.logits)) if val.cluster is None else val.cluster
     order = np.random.default_rng([options.seed, HELD_BACK]).permutation(np.unique(names))
     back = np.isin(names, order[: len(order) // HELD_BACK])
-    return {**splits, "val": _rows_of(val, ~back)}, _rows_of(val, back)
+    return {**splits, "val": rows_of(val, ~back)}, rows_of(val, back)
 
 
 def _decided(options, compared, held_back, splits):
@@ -211,11 +216,6 @@ def _decided(options, compared, held_back, splits):
     )
 
 
-def _rows_of(split, rows):
-    parts = {name: getattr(split, name) for name in ("logits", "labels", "group", "cluster")}
-    return split._replace(**{name: part[rows] for name, part in parts.items() if part is not None})
-
-
 def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     """Read val, test and others' predictions, as far as they are given; nothing is written.
 
@@ -228,6 +228,8 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     paths |= dict([*options.tests.items()][1:])
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in paths.items()}
     _check_alike(splits, multilabel)
+    if options.prevalence and (multilabel or splits["val"].logits.shape[1] > 2):
+        raise InputError("--prevalence is the share of class 1 of two classes: leave it out")
     labelled, also = _labelled(splits), {}
     shapes = {name: labelled[name].logits.shape for name in ("val", "test") if name in labelled}
     for text in options.also:
@@ -309,7 +311,9 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
 
 
 def _labelled(splits):
-    return {name: outputs for name, outputs in splits.items() if outputs.labels is not None}
+    """The splits with labels; of several labels a row the pairs that have one."""
+    there = {name: split for name, split in splits.items() if split.labels is not None}
+    return {name: rows_of(split, split.labels >= 0) if split.left_out else split for name, split in there.items()}
 
 
 def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any]:
@@ -356,7 +360,8 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison, task: 
     fitted = compared.choice.fitted
     written = {name: fitted.predict_log_proba(outputs.logits, outputs.group) for name, outputs in splits.items()}
     if "test" not in _labelled(splits):
-        written["cross_fit"] = compared.held_out_choice.log_probs
+        written["cross_fit"] = np.full_like(splits["val"].logits, np.nan)
+        written["cross_fit"][splits["val"].labels >= 0] = compared.held_out_choice.log_probs
     # several labels a row were read as rows of two classes each, in groups named by label
     shape = (-1, len({*splits["val"].group})) if task == "multilabel" else -1
     for name, log_probs in written.items():
@@ -371,8 +376,13 @@ def _write_probabilities(out: Path, splits: Splits, compared: Comparison, task: 
 
 def input_warnings(options: Namespace, splits: Splits) -> Iterator[str]:
     """What the files alone show: rows left out, arrays that are not read, rounding, copies."""
+    if options.prevalence:
+        yield f"Examples are weighted by --prevalence: all numbers are for {options.prevalence:g} of class 1 in use."
     for name, outputs in splits.items():
-        if options.ignore_label:
+        if options.task == "multilabel" and outputs.left_out:
+            what = "are missing, -1 or of --ignore-label"
+            yield f"{outputs.left_out:,} labels of {name} {what}: each label is judged on the rows that have it."
+        elif options.ignore_label:
             yield f"{outputs.left_out:,} rows of {name} have a label of --ignore-label and are left out."
         if masked := np.isneginf(outputs.logits).sum():
             yield f"{masked:,} scores of {name} are empty or -inf, of classes that cannot be in their rows."

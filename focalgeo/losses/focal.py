@@ -126,6 +126,8 @@ def weighted_by_class(losses: PerExample, labels: Labels, alpha: Float[Array, " 
     Returns:
         [...] float32 (float64 for float64 losses). Tested in tests/losses/test_family.py.
 
+    The model learns P(k) in proportion to alpha_k: `calibration.focal_calibration` says how to undo it.
+
     Source: Lin et al., arXiv 1708.02002, with one weight per class.
 
     Example:
@@ -183,11 +185,16 @@ def sigmoid_focal_loss(
 ) -> SoftLabels | PerExample:
     """Focal loss of classes that may be right together, -a (1 - p)^gamma log p in nats, p = sigmoid(+-logit).
 
-    The sign is + where the label is 1, and a is alpha there, 1 - alpha where it is 0; without alpha it is 1.
+    The sign is + where the label is 1, and a is alpha there, 1 - alpha where it is 0; without alpha it is 1. A label t
+    between them gives the expected loss, t times that of 1 and 1 - t times that of 0, as soft labels of `focal_loss` do
+    (torchvision and optax multiply the cross-entropy of t by (1 - t p - (1 - t)(1 - p))^gamma).
+
+    With alpha the optimum is not P(1) = p but a p / (a p + (1 - a)(1 - p)) behind the map of gamma: after
+    `calibration.focal_calibration` take log(alpha / (1 - alpha)) from the log-odds, or fit `platt_scaling`.
 
     Args:
         logits: Float [..., classes], log-odds; bfloat16 and float16 are computed in float32.
-        labels: Int [..., classes], 0 or 1.
+        labels: Int [..., classes], 0 or 1; or float [..., classes] from 0 to 1.
         gamma: Float scalar or [..., classes], 0 or more, may be traced.
         alpha: Float scalar from 0 to 1.
         mask: Truth values or weights [...] or [..., classes]; what has weight 0 may hold anything.
@@ -202,15 +209,26 @@ def sigmoid_focal_loss(
         >>> both = np.array([1, 1, 0])  # of three labels the first two
         >>> print(np.asarray(losses.sigmoid_focal_loss(logits[0], both, 2.0, alpha=0.25)).round(4))
         [0.0005 0.0057 0.13  ]
+        >>> print(np.asarray(losses.sigmoid_focal_loss(logits[0], np.float32([0.9, 1, 0.2]), 2.0)).round(4))
+        [0.1666 0.0227 0.1733]
     """
-    logits = jnp.asarray(checks.array_of("logits", logits))
+    logits, labels = jnp.asarray(checks.array_of("logits", logits)), checks.array_of("labels", labels)
+    checks.check_array(f"labels for logits {logits.shape}", labels, shape=logits.shape, dtype=np.number)
     if alpha is not None:
         checks.check_interval("alpha", alpha, 0, 1)
     if mask is not None and jnp.ndim(mask := checks.array_of("mask", mask)) < logits.ndim:
         mask = jnp.repeat(jnp.asarray(mask)[..., None], logits.shape[-1], axis=-1)
 
     def losses(two, labels):
-        return focal_loss(two, labels, gamma) * (1 if alpha is None else jnp.where(labels > 0, alpha, 1 - alpha))
+        share, two = checks.floats(labels, two)
+        weight = 1 if alpha is None else share * alpha + (1 - share) * (1 - alpha)
+        if jnp.issubdtype(labels.dtype, jnp.floating):
+            checks.check_interval("labels", labels, 0, 1)
+            if alpha is not None:
+                share = jnp.where(weight > 0, share * alpha / weight, share)
+            share = jnp.where((labels >= 0) & (labels <= 1), share, jnp.nan)  # a traced one is not refused
+            labels = jnp.stack([1 - share, share], axis=-1)
+        return weight * focal_loss(two, labels, gamma)
 
     return masked_mean(losses)(jnp.stack([jnp.zeros_like(logits), logits], axis=-1), labels, mask=mask)
 

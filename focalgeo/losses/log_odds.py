@@ -106,7 +106,7 @@ def over_labels(loss: Callable, logits: Logits, labels: Labels | SoftLabels) -> 
     others = jnp.log1p(jnp.sum(share, axis=-1, keepdims=True) - share)
     log_odds = jnp.where(is_top, true_class_log_odds(logits, top)[..., None], lag - others)
     losses = jax.vmap(loss, -1, -1)(log_odds)
-    return jnp.sum(jnp.where(labels > 0, labels * losses, 0), axis=-1)
+    return jnp.sum(jnp.where(labels != 0, labels * losses, 0), axis=-1)
 
 
 def margins(logits: Logits, labels: Labels) -> Margins:

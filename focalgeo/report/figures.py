@@ -90,8 +90,8 @@ def calibration_curve(
     return Calibration(means, curve(shares), *(np.clip(end, 0, 1) for end in ends))
 
 
-def _predicted(log_probs, labels):
-    """Confidence [examples], and whether the most probable class is the label."""
+def _predicted(log_probs, labels, of_class=None):
+    """Confidence [examples], and whether the most probable class is the label; or those of one class."""
     rows, labels = np.asarray(log_probs, np.float64), np.asarray(labels)
     if rows.ndim != 2 or rows.shape[1] < 2 or labels.shape != rows.shape[:1] or labels.dtype.kind not in "iu":
         raise InputError(
@@ -105,7 +105,8 @@ def _predicted(log_probs, labels):
     if np.all(rows >= 0) and np.allclose(rows.sum(axis=1), 1, atol=1e-3):
         raise InputError("log_probs are probabilities, which sum to 1: give their logarithms")
     rows = special.log_softmax(rows, axis=1)
-    return np.exp(rows.max(axis=1)), rows.argmax(axis=1) == labels
+    predicted = rows.argmax(axis=1) if of_class is None else count("of_class", of_class, 0, rows.shape[1] - 1)
+    return np.exp(rows[np.arange(len(rows)), predicted]), predicted == labels
 
 
 def seed_mean(seeds: ArrayLike) -> Estimate:
@@ -132,11 +133,13 @@ def reliability(
     num_bins: int = 15,
     num_resamples: int = 1000,
     seed: int = 0,
+    of_class: int | None = None,
 ) -> Axes:
     """Draw the isotonic curve of accuracy over confidence, its band if calibrated, and bins with Wilson's intervals.
 
     A curve that leaves its band anywhere is not that of a calibrated model, at the level of 5%; see
-    `calibration_curve`. num_bins: bins of equal width, 0 for none.
+    `calibration_curve`. num_bins: bins of equal width, 0 for none. of_class: the class, such as 1 of two, whose share
+    is drawn over its probability; None draws the accuracy of the predicted class.
 
     Example:
         >>> ax = report.reliability(scores, drawn, label="true")  # logits will do
@@ -146,7 +149,7 @@ def reliability(
         ['true', 'thrice as sure']
     """
     ax = _axes(ax, colour, 3.6, 3.6)
-    confidence, right = _predicted(log_probs, labels)
+    confidence, right = _predicted(log_probs, labels, of_class)
     num_bins = count("num_bins", num_bins, 0)
     found = calibration_curve(confidence, right, num_resamples=num_resamples, seed=seed)
     ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"], linewidth=1)
@@ -156,7 +159,10 @@ def reliability(
         sizes, hits, sums = (np.bincount(places, each) for each in (None, right, confidence))
         ax.vlines(sums / sizes, *wilson(hits, sizes), color=colour_of(colour), linewidth=1.2, alpha=0.7)
         ax.plot(sums / sizes, hits / sizes, "o", color=colour_of(colour), markersize=3.5)
-    return _of_shares(ax, label, ylim=(0, 1.02), xlabel="confidence", ylabel="accuracy")
+    xlabel, ylabel = "confidence", "accuracy"
+    if of_class is not None:
+        xlabel, ylabel = f"probability of class {of_class}", f"share of class {of_class}"
+    return _of_shares(ax, label, ylim=(0, 1.02), xlabel=xlabel, ylabel=ylabel)
 
 
 @styled()

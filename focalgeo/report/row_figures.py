@@ -117,8 +117,8 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey") -> Axes:
     ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
     bars(beneath, lower, upper, counts, colour=colour)
     logarithmic_ticks(beneath, "y")
-    # half of the fewest, so that a bin of one example has a bar on the logarithmic axis
-    beneath.set(xlabel=predicted, ylabel="examples", ylim=(counts.min() / 2, None))
+    # half of the fewest (of weights 0), so that a bin of one example has a bar on the logarithmic axis
+    beneath.set(xlabel=predicted, ylabel="examples", ylim=(max(counts.min(), 1) / 2, None))
     bars(ax, lower, upper, share, *ends, colour=colour)
     ax.bar(
         lower,

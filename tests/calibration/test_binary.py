@@ -15,7 +15,7 @@ from focalgeo.types import InputError
 
 LOGISTIC = ("platt_scaling", "beta_calibration", "quadratic_scaling")
 OF_CLASS_ONE = (
-    *("auroc", "binary_brier", "rms_calibration_error", "ici"),
+    *("auroc", "binary_brier", "rms_calibration_error", "adaptive_rms_calibration_error", "ici"),
     *("calibration_slope", "calibration_intercept", "spiegelhalter_z"),
 )
 

@@ -16,6 +16,7 @@ from focalgeo.calibration import (
     nll,
     temperature_scaling,
 )
+from focalgeo.losses import focal_loss
 
 FLOAT32 = {"rtol": 2e-6, "atol": 2e-5}
 scaled = jax.jit(focal_temperature_scaling)
@@ -223,6 +224,15 @@ def test_ensemble_is_the_mixture_and_keeps_the_class():
 def test_loss_implied_temperature_scaling_is_the_map_then_a_temperature():
     expected = temperature_scaling(focal_calibration(jax.nn.log_softmax(LOGITS), 2.0), 1.7)
     assert_close(maps.loss_implied_temperature_scaling(LOGITS, 2.0, 1.7), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_class_weights_of_the_loss_are_undone_behind_the_map(gamma):
+    truth, alpha = np.float32([0.5, 0.3, 0.2]), np.float32([0.25, 1.0, 0.75])
+    best = inverse(np.log(truth * alpha / (truth @ alpha)), gamma)
+    slope = jax.grad(lambda z: truth * alpha @ focal_loss(jnp.stack([z] * 3), np.arange(3), gamma))(best)
+    assert_close(slope, 0, atol=1e-6)
+    assert_close(special.softmax(mapped(best, gamma) - np.log(alpha)), truth, atol=1e-5)
 
 
 def test_histogram_shares_the_rest_in_proportion():

@@ -73,6 +73,9 @@ def test_binned_metrics_equal_plain_loops(num_bins):
     p = np.asarray(jnp.exp(log_probs[:, 1]))
     expected, _ = oracle.ece(p, labels == 1, num_bins)
     close(calibration.binary_ece(log_probs, labels, num_bins=num_bins), expected)
+    of_bins = [p[part] - labels[part] for part in oracle.equal_mass(p, num_bins) if len(part)]
+    expected = np.sqrt(sum(len(gaps) * gaps.mean() ** 2 for gaps in of_bins) / 203)
+    close(calibration.adaptive_rms_calibration_error(log_probs, labels, num_bins=num_bins), expected, atol=1e-6)
     assert calibration.binary_reliability(log_probs, labels, num_bins=num_bins).count.sum() == 203
 
 

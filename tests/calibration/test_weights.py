@@ -271,6 +271,11 @@ def test_multi_label_outputs_are_binary_ones_of_each_label(seed):
     alone = [calibration.binary_ece(log_probs[found.group == name], labels[:, k]) for k, name in enumerate("xyz")]
     np.testing.assert_allclose(macro.value, np.mean(alone), atol=1e-6)
     assert 0 <= macro.low < macro.high < 2 * macro.value
+    unknown = generator.random((300, 3)) < 0.3
+    for missing in (-1, np.nan):  # each label is judged on the rows that have it
+        part = calibration.binary_outputs(scores, np.where(unknown, missing, labels), ["x", "y", "z"])
+        for some, every in zip(part[:4], found[:4], strict=True):
+            np.testing.assert_array_equal(some, every[~unknown.ravel()])
     with pytest.raises(InputError, match="give a 0 or a 1 for each"):
         calibration.binary_outputs(scores, labels * 2)
 
@@ -291,3 +296,46 @@ def test_a_mask_leaves_out_soft_labels_of_any_content():
     for name in ("ensemble_temperature_scaling", "isotonic", "vector_scaling"):
         found, expected = fit(name, logits, shares, mask=mask), fit(name, logits[mask], shares[mask])
         np.testing.assert_allclose(found.predict_proba(logits), expected.predict_proba(logits), atol=5e-4)
+
+
+PREVALENCES = {
+    "a mixture": lambda z, y, **how: [*fit("stacking", z, y, **how).parameters.values()],
+    "an estimator": lambda z, y, prevalence=None, weights=None: [
+        *calibration.VectorScaling(prevalence=prevalence).fit(z, y, weights).params_.values()
+    ],
+    "a comparison": lambda z, y, prevalence=None, weights=None: [
+        getattr(row, "value", 0)
+        for row in compare(
+            Outputs(z, y, weights=weights), methods=["platt_scaling"], num_resamples=100, prevalence=prevalence
+        ).rows
+    ],
+}
+
+
+@pytest.mark.parametrize("door", PREVALENCES)
+def test_a_prevalence_is_weights_of_the_two_classes(door):
+    logits, labels = outputs(400, 2)
+    weights = np.where(labels == 1, 0.02 / labels.mean(), 0.98 / (1 - labels.mean()))
+    found, expected = (PREVALENCES[door](logits, labels, **how) for how in ({"prevalence": 0.02}, {"weights": weights}))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6), found, expected)
+
+
+def test_a_fit_at_a_prevalence_undoes_the_undersampling():
+    """Log-odds that are calibrated at the file's share move by the difference of the prior log-odds."""
+    labels = np.arange(4000) % 2
+    scores = np.random.default_rng(0).normal(2 * labels - 1.0, np.sqrt(2)).astype(np.float32)
+    fitted = fit("platt_scaling", np.stack([0 * scores, scores], axis=1), labels, prevalence=0.02)
+    np.testing.assert_allclose([*fitted.parameters.values()], [1, np.log(0.02 / 0.98)], rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("labels", "prevalence", "says"),
+    [
+        ([0, 1, 2], 0.1, r"\[0, 1, 2\]: for a prevalence"),
+        ([1, 1], 0.1, r"classes \[1\]"),
+        ([0, 1], 2, "prevalence is 2"),
+    ],
+)
+def test_a_prevalence_that_cannot_be_is_one_line(labels, prevalence, says):
+    with pytest.raises(InputError, match=says):
+        calibration.prevalence_weights(np.array(labels), prevalence)

@@ -179,7 +179,7 @@ def test_whole_floats_and_one_hot_rows_are_class_numbers():
 
 
 BAD = {  # a line for each thing that is asked of the arrays of an .npz file, another name of it: of what it holds
-    "NaN": ({"logits": LOGITS * np.where(AT_4[:, None], np.nan, 1)}, "are NaN, .*, the first in row 4"),
+    "NaN": ({"logits": LOGITS * np.where(AT_4[:, None], np.nan, 1)}, "the first in row 4"),
     "beyond float32": ({"logits": np.float64(LOGITS) * 1e42}, "beyond 1e.30"),
     "the least float": (
         {"logits": np.where(np.arange(3) == 2, np.finfo("f").min, LOGITS)},
@@ -361,6 +361,42 @@ def test_weights_clusters_and_groups_lose_the_rows_of_ignored_labels(kind):
         columns["labels"][20] = 5
         path = csv("b.csv", **columns, **scores)
         assert "the first is in line 22" in refused(path, ignored=("-100", "255"), **keys)
+
+
+UNKNOWN = np.where(RNG.random((N, 3)) < 0.3, RNG.choice([np.nan, -1, 2], (N, 3)), 0)  # 2 is ignored
+SEVERAL = np.where(UNKNOWN == 0, RNG.random((N, 3)) < expit(LOGITS), UNKNOWN)
+IN_PART = {
+    "a.csv": lambda path: csv(
+        path, **named("labels_", range(3), SEVERAL), **named("logits_", range(3), np.float64(LOGITS))
+    ),
+    "a.jsonl": lambda path: pandas.DataFrame({"labels": SEVERAL.tolist(), "logits": LOGITS.tolist()}).to_json(
+        path, orient="records", lines=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_PART)
+def test_labels_that_are_missing_uncertain_or_ignored_are_none(name):
+    IN_PART[name](name)
+    found = read(name, ignored=("2",), multilabel=True)
+    np.testing.assert_array_equal(found.labels, np.where(UNKNOWN == 0, SEVERAL, -1).ravel())
+    assert (len(found.logits), found.left_out) == (3 * N, np.sum(UNKNOWN != 0))
+    assert read(npz("a.npz", labels=np.uint8(SEVERAL == 1)), multilabel=True).left_out == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (np.where(SEVERAL == 1, "yes", "no"), "labels of 0 and 1, NaN or -1 where there is none"),
+        (SEVERAL, "NaN or -1 where there is none, or --ignore-label"),
+        (np.where(SEVERAL == 1, 1, -1), "all labels are 1, one class"),
+        ([0, -1, 1] + 0 * LABELS[:, None], "no row has label 1, from 0: leave its column out"),
+        (np.where(AT_4[:, None], -1, np.eye(3, dtype=int)[LABELS]), "the first in row 4"),
+    ],
+)
+def test_several_labels_that_cannot_be_are_one_line(labels, says):
+    path = npz("a.npz", labels=labels, logits=np.where(AT_4[:, None], np.nan, LOGITS))
+    assert says in refused(path, multilabel=True)
 
 
 def test_a_test_file_may_have_no_labels():

@@ -212,6 +212,21 @@ def test_sigmoid_focal_loss_is_optax_s_and_right_where_it_saturates(gamma, alpha
     assert all(np.isfinite(part).all() for part in curvature)
 
 
+@pytest.mark.parametrize("alpha", [None, 0.25, 0.0, 1.0])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_soft_targets_of_the_sigmoid_loss_give_its_expectation(gamma, alpha):
+    rng = np.random.default_rng(0)
+    logits = np.concatenate([3 * rng.normal(size=(9, 4)), [[-40, 40, -1e4, 1e4]]]).astype(np.float32)
+    shares = np.where(rng.random((10, 4)) < 0.5, rng.random((10, 4)), [0.0, 1.0, 1.0, 0.0]).astype(np.float32)
+    loss = lambda z, y=shares, **how: sigmoid_focal_loss(z, y, gamma, alpha, **how)  # noqa: E731
+    one, zero = (loss(logits, np.full((10, 4), label)) for label in (1, 0))
+    np.testing.assert_allclose(loss(logits), shares * one + (1 - shares) * zero, rtol=2e-6)
+    mask = shares > 0.3
+    masked = loss(logits, np.where(mask, shares, np.nan), mask=mask)
+    np.testing.assert_allclose(masked, np.mean(loss(logits)[mask]), rtol=1e-6)
+    assert all(np.isfinite(part).all() for part in derivatives(loss, logits, np.ones((10, 4), np.float32)))
+
+
 def test_sigmoid_focal_loss_is_a_mean_over_what_a_mask_leaves():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(9, 4)).astype(np.float32), rng.integers(0, 2, (9, 4))
@@ -226,8 +241,11 @@ def test_sigmoid_focal_loss_is_a_mean_over_what_a_mask_leaves():
     np.testing.assert_allclose(sigmoid_focal_loss(spoiled, others, 2.0, 0.3, rows), each[rows].mean(), rtol=1e-6)
     for wrong, line in (
         (labels + 1, r"labels\[.*\] is 2"),
-        (labels * 0.5, "soft labels"),
-        (labels[:, :3], r"labels for"),
+        (labels * 1.5, "labels is 1.5: give a value from 0 to 1"),
+        (labels * np.nan, "labels is nan"),
+        (labels > 0, r"labels for logits \(9, 4\): has type bool"),
+        (labels[:, :3], r"labels for logits \(9, 4\): has shape \(9, 3\)"),
+        (labels[:, :3] / 2, r"labels for logits \(9, 4\): has shape \(9, 3\)"),
     ):
         with pytest.raises(InputError, match=line):
             sigmoid_focal_loss(logits, wrong, 2.0)
@@ -235,6 +253,15 @@ def test_sigmoid_focal_loss_is_a_mean_over_what_a_mask_leaves():
         sigmoid_focal_loss(logits, labels, 2.0, 2.0)
     with pytest.raises(InputError, match=r"mask for labels \(9, 4\)"):
         sigmoid_focal_loss(logits, labels, 2.0, mask=np.ones((9, 3)))
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "sigmoid_focal_loss"])
+def test_a_traced_soft_label_that_is_no_share_gives_nan(name):
+    given, labels = (2.0,) if "focal" in name else (), np.float32([[0.5, 0.5], [np.nan, np.nan], [1, 0]])
+    found = np.asarray(jax.jit(getattr(losses, name))(jnp.ones((3, 2)), labels, *given))
+    assert np.isnan(found).reshape(3, -1).all(axis=1).tolist() == [False, True, False]
+    out = jax.jit(sigmoid_focal_loss)(jnp.ones(2), np.float32([1.5, -0.5]), 2.0)
+    assert np.isnan(out).all()
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "focal_loss", "brier_loss", "sigmoid_focal_loss"])

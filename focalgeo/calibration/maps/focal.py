@@ -119,6 +119,10 @@ def focal_calibration(log_probs: Rows, gamma: Numbers) -> Rows:
         [..., classes] float32 log-probabilities, normalised, with the argmax of the input, differentiable in both
         arguments. Absolute error 2e-5 plus 2e-6 of the value, tested in tests/calibration/test_maps.py.
 
+    A loss with class weights alpha makes each p_j alpha_j times as large before normalisation, and the map keeps that:
+    log_softmax(result - log(alpha)) undoes it, for two classes log(alpha / (1 - alpha)) off the log-odds. Platt or
+    vector scaling after the map finds it from data.
+
     Source: Komisarenko & Kull, arXiv 2408.11598, Proposition 4, Eq. (1). The map need not raise the top probability
     where that is below 1/2: their Proposition 5 is false for four or more classes.
 

@@ -14,7 +14,8 @@ from focalgeo.calibration.methods import METHODS
 from focalgeo.calibration.methods.fitting import fit
 from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, floored_log
 
-_DEFAULTS = {"criterion": "nll", "num_bins": 15, "gammas": None, "temperatures": None, "classes": None}
+_DEFAULTS = {"criterion": "nll", "num_bins": 15, "gammas": None, "temperatures": None}
+_DEFAULTS |= {"prevalence": None, "classes": None}
 
 
 class _Calibrator(ClassifierMixin, BaseEstimator):
@@ -95,6 +96,7 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
         cv: The number of folds, a splitter whose test folds part the examples, or "prefit".
         criterion: By which the method is fitted; None for its first.
         n_jobs: Of joblib, for the folds.
+        prevalence: Of the second class of two in use, where the examples are rebalanced; see `prevalence_weights`.
 
     Attributes of a fitted one: `estimator_`, and those of the other estimators here. Tested in
     tests/calibration/test_classifier.py.
@@ -107,12 +109,15 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
         (1.1, 0.06)
     """
 
-    def __init__(self, estimator, method="focal_temperature_scaling", *, cv=5, criterion=None, n_jobs=None):
+    def __init__(
+        self, estimator, method="focal_temperature_scaling", *, cv=5, criterion=None, n_jobs=None, prevalence=None
+    ):
         self.estimator = estimator
         self.method = method
         self.cv = cv
         self.criterion = criterion
         self.n_jobs = n_jobs
+        self.prevalence = prevalence
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None):
         """Fit the estimator, unless it is prefit, and the calibration of its outputs.
@@ -141,7 +146,7 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        return self._fit(logits, y, sample_weight, criterion=self.criterion)
+        return self._fit(logits, y, sample_weight, criterion=self.criterion, prevalence=self.prevalence)
 
     def _logits(self, X):
         output = _output(self.estimator_)
@@ -197,8 +202,8 @@ Example:
 
 
 def _estimator(name: str, method: str, *options: str) -> type[_Calibrator]:
-    """The class of a method. Its constructor takes these options of `calibration.fit`, and `classes`."""
-    defaults = {option: _DEFAULTS[option] for option in (*options, "classes")}
+    """The class of a method. Its constructor takes these options of `calibration.fit`, `prevalence` and `classes`."""
+    defaults = {option: _DEFAULTS[option] for option in (*options, "prevalence", "classes")}
 
     def construct(self, **values):
         signature.bind(self, **values)  # refuses other names

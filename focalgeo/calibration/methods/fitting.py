@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from focalgeo import checks
 from focalgeo.calibration import blocks
-from focalgeo.calibration.examples import Clusters
+from focalgeo.calibration.examples import Clusters, prevalence_weights
 from focalgeo.calibration.fits import focal, search, stacking
 from focalgeo.calibration.fits.search import Grid, GridSearch
 from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method, group_names
@@ -100,6 +100,7 @@ def fit(
     trained_gamma: float | None = None,
     weights: Weights = None,
     group: Array | None = None,
+    prevalence: float | None = None,
 ) -> Fitted:
     """A method of METHODS fitted to held-out logits, ready to predict.
 
@@ -116,6 +117,7 @@ def fit(
         num_bins: Bins of an ECE, and of histogram binning.
         trained_gamma: Of the focal loss that the model was trained with, for the methods that need it.
         group: The name of each example's group [examples], for the method that fits each by itself; None is one group.
+        prevalence: Of class 1 of two in use, where the examples are rebalanced: weights of `prevalence_weights`.
 
     Returns:
         Fitted. Where its fit did not converge, as when it ended at an end of its range, a ConvergenceWarning says so
@@ -136,7 +138,8 @@ def fit(
     grid = {name: values for name, values in (("gammas", gammas), ("temperatures", temperatures)) if values is not None}
     if grid and criteria == ("nll",):
         raise InputError("a fit by NLL is continuous and takes no gammas and temperatures: give criterion='ece'")
-    settings = {"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma, "group": group} | grid
+    settings = {"criteria": criteria, "num_bins": num_bins, "trained_gamma": trained_gamma, "group": group}
+    settings |= grid | {"prevalence": prevalence}
     (fitted,) = fit_all({name: method}, *_checked({name: method}, logits, labels, settings, mask, weights))
     if not fitted.converged:
         where = ", ".join(f"{name} {value:.4g}" for name, value in fitted.searched.items())
@@ -162,8 +165,8 @@ def fit_methods(
         logits: Float [examples, classes], of a validation split.
         labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
         settings: "criteria", ("nll", "ece") if it is missing (a method that has none of them is fitted by its first),
-            "gammas", "temperatures", "num_bins" and "trained_gamma". Methods that search the grid share one search for
-            each criterion: give the results by criterion as "searches" where they are known.
+            "gammas", "temperatures", "num_bins", "trained_gamma" and "prevalence". Methods that search the grid
+            share one search for each criterion: give the results by criterion as "searches" where they are known.
         mask: Bool [examples], which examples count; None takes all.
         weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
@@ -179,8 +182,10 @@ def fit_methods(
 
 def _checked(methods, logits, labels, settings, mask, weights):
     """Examples and settings as `fit_all` takes them; a warning of the logits names the line that calls our caller."""
-    settings = checked_settings(settings)
+    prevalence, settings = settings.get("prevalence"), checked_settings(settings)
     examples = checks.predicted_logits(logits, labels, mask, weights, soft=True, stacklevel=4)
+    weight = prevalence_weights(examples.labels, prevalence, examples.weight)
+    examples = examples._replace(weight=weight.astype(examples.rows.dtype))
     check_usable(methods, settings.trained_gamma, examples.rows.shape[-1])
     for name, method in methods.items() if examples.labels.ndim == 2 else ():
         if (

@@ -124,6 +124,7 @@ METRICS = {
         _percent(two_classes.auroc, "AUROC", "of P(1)", best="high", may_lack=True),
         MetricEntry(two_classes.binary_brier, Title("Binary Brier score", note="of P(1)"), largest=1.0),
         _percent(two_classes.rms_calibration_error, "RMS calibration error", "of P(1)"),
+        _percent(two_classes.adaptive_rms_calibration_error, "Adaptive RMS calibration error", "of P(1)"),
         _percent(two_classes.ici, "ICI", "of P(1), by loess"),
         _centred(two_classes.calibration_slope, "Calibration slope", "of P(1); 1 is calibrated"),
         _centred(two_classes.calibration_intercept, "Calibration intercept", "of P(1); 0 is calibrated"),

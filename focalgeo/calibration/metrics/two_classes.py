@@ -21,6 +21,7 @@ from focalgeo.calibration.metrics.binning import (
     area,
     bin_mean,
     by_log_odds,
+    equal_mass,
     gap,
     mean_of,
     named_empty,
@@ -79,6 +80,24 @@ def rms_calibration_error(
         0.1179
     """
     return of_bins(class_one, num_bins, lambda bins: jnp.sqrt(bin_mean(bins, gap(bins) ** 2)))
+
+
+def adaptive_rms_calibration_error(
+    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
+) -> Scalar:
+    """`rms_calibration_error` over bins of equal count of P(1), those of `adaptive_reliability`, as a fraction.
+
+    Benchmarks of stated confidence take it: P(1) is the confidence that an answer is right, the label whether it was.
+
+    Source: Hendrycks, Mazeika & Dietterich, arXiv 1812.04606, with a fixed number of bins.
+
+    Example:
+        >>> round(float(calibration.adaptive_rms_calibration_error(two_classes, outcomes, num_bins=2)), 4)
+        0.1179
+    """
+    examples = checks.examples(log_probs, labels, mask, weights, num_bins=num_bins)
+    bins = equal_mass(*class_one(examples), num_bins)
+    return jnp.sqrt(bin_mean(bins, gap(bins) ** 2))
 
 
 @summed_metric

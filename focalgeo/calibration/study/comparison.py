@@ -9,7 +9,7 @@ import numpy as np
 
 from focalgeo import checks
 from focalgeo.calibration import blocks
-from focalgeo.calibration.examples import Clusters, Outputs
+from focalgeo.calibration.examples import Clusters, Outputs, prevalence_weights
 from focalgeo.calibration.fits.focal import ScoreTest, score_test
 from focalgeo.calibration.fits.search import GAMMAS, Grid
 from focalgeo.calibration.methods import DEFAULT_METHODS, METHODS, Calibrated, Fitted, Method, fitting
@@ -200,6 +200,7 @@ def compare(
     temperatures: Grid = TEMPERATURES,
     also: Mapping[str, tuple[Array, Array | None]] | None = None,
     clusters: Array | tuple | None = None,
+    prevalence: float | None = None,
 ) -> Comparison:
     """Calibration methods fitted and chosen on val, and measured with intervals on test: the rows of the command.
 
@@ -226,6 +227,7 @@ def compare(
             val are to be held out: each fold by a fit of the others.
         clusters: Numbers or names [examples] of which examples of val belong together, or a tuple of those of val and
             of test; what `Outputs` have of them is taken else.
+        prevalence: Of class 1 of two in use, where a split is rebalanced: weights of `prevalence_weights` in each.
 
     What speaks against the outputs is warned of as DataWarning. A number that is not finite is a RunError.
 
@@ -243,6 +245,8 @@ def compare(
     for name, of_split in zip(("val", "test"), named, strict=True):
         if of_split is not None and name in splits:
             splits[name] = splits[name]._replace(clusters=of_split)
+    for name, split in splits.items():
+        splits[name] = split._replace(weights=prevalence_weights(split.labels, prevalence, split.weights))
     return study(splits, methods, settings, also=also or {}, stacklevel=6)
 
 
