@@ -27,6 +27,8 @@ _DECIMALS = (10**4, 10**5, 10**6)
 _FINE = 10
 # By so much float32 may miss a multiple.
 _STORED = 2e-7
+# Scores of which no larger share of the rows is none are probabilities with faults.
+_FEW_WRONG = 0.1
 _KINDS = {"labels": "iu", "group": "U", "cluster": "U", "weight": "fiu"}  # of NumPy's types
 
 
@@ -49,7 +51,7 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
     """
     flag = f"--{where}" if where in ("val", "test") else f"--test={where}"
     with files.reading(f"{flag}={source}"):
-        outputs = read_arrays(source, keys, where)
+        outputs = _of_classes(read_arrays(source, keys, where))
     for fault in _faults(outputs):
         raise InputError(f"{where}: {fault}")
     scores, is_probs = outputs.logits, outputs.kind == "probs"
@@ -70,6 +72,20 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
         unit=unit,
         looks_like_probs=not is_probs and look_like_probabilities(scores, OFF_ONE),
     )
+
+
+def _of_classes(outputs):
+    """Scores of one column, class 1's, as [1 - p, p] or [0, s]; which of both they are may be for them to say."""
+    cells, kind, scores = outputs.logits, outputs.kind, outputs.logits
+    if outputs.is_column:
+        scores = np.stack([1 - cells.astype(np.float64), cells], axis=1)
+    if kind == "scores":
+        # Taken for probabilities where they may be, they are refused with the row that is none.
+        is_logits = (cells < 0).any() and _are_wrong(np.where(scores == -np.inf, 0, scores)).mean() > _FEW_WRONG
+        kind = "logits" if is_logits else "probs"
+    if outputs.is_column and kind == "logits":
+        scores[:, 0] = 0
+    return outputs._replace(kind=kind, logits=scores)
 
 
 def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: str) -> dict[str, np.ndarray]:
@@ -131,7 +147,7 @@ def _faults(outputs):
         what = f"labels run from {labels.min()} to {labels.max()}: with {classes} classes give labels from 0 to"
         first = f"the first is in {place(np.argmax(wrong))}"
         yield f"{what} {classes - 1}; {first}; {checks.label_advice(labels, scores.shape)}"
-    yield from _faults_of_scores(np.where(scores == -np.inf, 0, scores), kind, place)
+    yield from _faults_of_scores(np.where(scores == -np.inf, 0, scores), kind, place, outputs.is_column)
     of_label = scores[np.arange(len(labels)), labels]
     if of_label.min() == -np.inf:
         yield f"in {place(np.argmin(of_label))} no class, or not that of the label, has a score: mend or remove it"
@@ -148,17 +164,27 @@ def _faults(outputs):
         yield f"weight in {place(np.argmax(wrong))} is {weight[np.argmax(wrong)]}: give numbers above 0"
 
 
-def _faults_of_scores(scores, kind, place="row {}".format):
+def _faults_of_scores(scores, kind, place="row {}".format, is_column=False):
     wrong = ~(np.abs(scores.astype(np.promote_types(scores.dtype, np.float64))) <= _LARGEST_LOGIT).all(axis=1)
     if wrong.any():
         what = f"{kind} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
         yield f"{what}, the first in {place(np.argmax(wrong))}: remove or mend them"
-    if kind == "probs":
-        sums = scores.sum(axis=1, dtype=np.float64)
-        unit = _unit(scores) if (np.abs(sums - 1) > OFF_ONE).any() else 0
-        off = max(OFF_ONE, scores.shape[1] / (2 * unit) if unit >= _FINE else 0)  # what rounding may leave
-        wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > off)
-        if wrong.any():
-            row = np.argmax(wrong)
-            what = f"{wrong.sum()} rows of probs are negative or do not sum to 1, the first is {place(row)}"
-            yield f"{what} with {sums[row]:.6g}: {checks.probability_advice(scores)}"
+    if kind == "probs" and (wrong := _are_wrong(scores)).any():
+        row, what, cells, first = (
+            np.argmax(wrong),
+            "rows of probs are negative or do not sum to 1",
+            scores,
+            scores.sum(axis=1),
+        )
+        if is_column:
+            what, cells, first = "values of probs are outside [0, 1]", scores[:, 1], scores[:, 1]
+        where = f"{wrong.sum()} {what}, the first is {place(row)} with {first[row]:.6g}"
+        yield f"{where}: {checks.probability_advice(cells)}"
+
+
+def _are_wrong(scores):
+    """Rows that are no probabilities: negative, or of another sum than 1 by more than rounding leaves."""
+    sums = scores.sum(axis=1, dtype=np.float64)
+    unit = _unit(scores) if (np.abs(sums - 1) > OFF_ONE).any() else 0
+    off = max(OFF_ONE, scores.shape[1] / (2 * unit) if unit >= _FINE else 0)
+    return (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > off)

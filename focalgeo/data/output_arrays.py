@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from focalgeo import files
 from focalgeo.data import sources, tables
-from focalgeo.types import OFF_ONE, InputError, is_one_hot, library, look_like_probabilities, shown
+from focalgeo.types import InputError, is_one_hot, library, shown
 
 # Up to 2^53 a float64 is a whole number for certain; a larger label may have been rounded on its way.
 _LARGEST_LABEL = 2**53
@@ -64,7 +64,7 @@ class Keys(NamedTuple):
 class Outputs(NamedTuple):
     """One split's outputs as logits; from probabilities the logits are log p."""
 
-    kind: str  # "logits" or "probs"
+    kind: str  # "logits" or "probs"; of `read_arrays` also "scores", which are either
     logits: Float32[np.ndarray, "examples classes"]  # finite, or -inf of a class that cannot be
     labels: Int32[np.ndarray, " examples"] | None  # None where test has none
     group: np.ndarray | None = None  # text [examples]
@@ -89,7 +89,7 @@ class _Columns(dict):
 
 
 def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
-    """Outputs as they stand in the files of a source, not yet checked: `logits` are the scores, of two classes or more.
+    """Outputs as they stand in the files of a source, not yet checked: `logits` are the scores, perhaps one column.
 
     Raises:
         InputError: an array that is missing, a cell that is no number, a label that is none of the classes named.
@@ -109,15 +109,7 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
             outputs = _rows_of(outputs, kept)._replace(left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
-    # Scores of one column are class 1's: [1 - p, p], or [0, s]. Whether they are p or s may be for them to say.
-    scores, kind = outputs.logits, outputs.kind
-    if is_column := scores.ndim == 1:
-        scores = np.stack([1 - scores.astype(np.float64), scores], axis=1)
-    if kind == "scores":
-        kind = "probs" if look_like_probabilities(np.where(scores == -np.inf, 0, scores), OFF_ONE) else "logits"
-    if is_column and kind == "logits":
-        scores[:, 0] = 0
-    return outputs._replace(kind=kind, logits=scores, is_column=is_column)
+    return outputs._replace(is_column=outputs.logits.ndim == 1)
 
 
 def _rows_of(outputs, rows):
@@ -196,7 +188,7 @@ def _class_numbers(outputs, positive, where):
         return numbers
     if classes and (is_column or positive or labels.dtype.kind == "U"):
         row, mend = np.argmin(numbers), "mend it, or name class 1 of two by --positive=NAME"
-        what = f"label {shown(texts[row])!r} is none of {', '.join(classes[:8])}"
+        what = f"label {shown(labels[row])!r} is none of {', '.join(classes[:8])}"
         raise InputError(f"{where}, {outputs.place(row)}: {what}: {mend}")
     return labels
 

@@ -208,6 +208,28 @@ BAD_CELLS = {
     "no label": ({"y_true": np.where(AT_4, "", TRUTH.astype(str))}, {}, "line 6: label '' is none"),
     "no class": ({"label": np.where(AT_4, "cow", NAMES), **named("logits_")}, {}, "line 6: label 'cow' is none of owl"),
     "a column twice": ({"z_1": SCORE, "z_1 ": SCORE}, {"logits": "z"}, "cannot be read"),
+    "percents": (
+        {"y_score": 100 * expit(SCORE)},
+        {"probs": "y_score"},
+        rf"the first is line 2 with {100 * expit(SCORE[0]):.6g}: of percents give probs / 100",
+    ),
+    "percents under a prefix": (
+        {"label": LABELS, **named("z_", values=100 * PROBS)},
+        {"scores": "z_"},
+        "of percents give",
+    ),
+    "one row of 60": (
+        {"label": LABELS, **named("z_", values=np.where(AT_4[:, None], 0.5, PROBS))},
+        {"scores": "z_"},
+        "1 rows of probs .*, the first is line 6 with 1.5: mend these, or leave them out",
+    ),
+    "a column of no class": (
+        {"label": LABELS, **named("z_", values=np.float64(PROBS)), "z_value": RNG.random(N)},
+        {"scores": "z_"},
+        "without column 3, from 0, they do: name those of the classes",
+    ),
+    "a score above 1": ({"y_score": np.where(AT_4, 1.5, expit(SCORE))}, {}, "the first is line 6 with 1.5: mend these"),
+    "another case": ({"y_true": np.where(AT_4, "fr", TRUTH.astype(str))}, {}, "line 6: label 'fr' is none of"),
     "a gap": ({"z_0": SCORE, "z_2": SCORE}, {"logits": "z"}, "number them from 0 to 1"),
     "no name": ({"logits_scale": SCORE}, {"labels": "y_true", "logits": "logits"}, "has no array 'logits'"),
 }
@@ -240,6 +262,18 @@ def test_columns_named_for_classes(way):
         assert (found.classes, found.unread) == (CLASSES, ("id",))
         assert found.kind == ("probs" if "prob" in way else "logits")
         assert not found.looks_like_probs
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(2, 5), st.integers(2, 30), st.booleans())
+def test_rounded_scores_are_read_as_probabilities_are(decimals, classes, is_column):
+    probs, labels = overconfident(classes, 1.0, n=60)
+    probs = np.round(probs, decimals)
+    values = {"z": probs[:, 1] + 1e-7} if is_column else named("z_", range(classes), probs)
+    path = csv("a.csv", y_true=labels % 2 if is_column else labels, **values)
+    found, expected = read(path, scores="z"), read(path, probs="z")
+    assert found.kind == "probs"
+    assert_array_equal(found.logits, expected.logits)
 
 
 def test_class_numbers_that_are_names_are_taken_for_names():
