@@ -11,13 +11,14 @@ import numpy as np
 
 from focalgeo import checks, files
 from focalgeo.data.output_arrays import Keys, Outputs, array_of, open_arrays, read_arrays
-from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
+from focalgeo.types import FEWEST_EXAMPLES, OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
 
 # Sums of larger numbers would leave float32.
 _LARGEST_LOGIT = 1e30
+# The squares of larger differences would leave it too.
+_LARGEST_GAP = 1e15
 # Up to here float32 rounds a logit by 0.03 at the most.
 _LARGE_LOGIT = 1e6
-_FEWEST_EXAMPLES = 30
 # A probability so little below 0 is rounding, and counts as 0.
 _NEGATIVE_ROUNDING = 1e-6
 # Up to this n probabilities are looked at as multiples of 1/n, as votes are.
@@ -139,8 +140,8 @@ def _faults(outputs):
             )
             yield f"{what}: {mend}"
     labels, classes = outputs.labels if is_labelled else scores.argmax(axis=1), scores.shape[1]
-    if len(labels) < (_FEWEST_EXAMPLES if is_labelled else 1):
-        mend = f"give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
+    if len(labels) < (FEWEST_EXAMPLES if is_labelled else 1):
+        mend = f"give {FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
         yield f"it has {len(labels)} examples, too few to fit or to measure calibration: {mend}"
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
@@ -149,8 +150,10 @@ def _faults(outputs):
         yield f"{what} {classes - 1}; {first}; {checks.label_advice(labels, scores.shape)}"
     yield from _faults_of_scores(np.where(scores == -np.inf, 0, scores), kind, place, outputs.is_column)
     of_label = scores[np.arange(len(labels)), labels]
-    if of_label.min() == -np.inf:
-        yield f"in {place(np.argmin(of_label))} no class, or not that of the label, has a score: mend or remove it"
+    wrong = ~(of_label > np.float64(scores.max(axis=1)) - _LARGEST_GAP)
+    if wrong.any():
+        what = f"has a score, or one less than {_LARGEST_GAP:g} below the largest"
+        yield f"in {place(np.argmax(wrong))} no class, or not that of the label, {what}: mend or remove it"
     if is_labelled and labels.min() == labels.max():
         yield f"all labels are {labels[0]}, one class: calibration needs examples of two or more"
     for role in ("group", "cluster"):
