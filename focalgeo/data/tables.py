@@ -54,12 +54,11 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
         if suffix in _CONVERSIONS:
             mend = f"convert it by {_CONVERSIONS[suffix]}.to_csv(..., index=False)"
         raise InputError(f"there is no file {path} of a known format: {mend}")
-    mend = "write it again"
-    if suffix in (".parquet", ".feather"):
-        mend = "write it again, and install pyarrow: pip install 'focalgeo[tables]'"
-    elif suffix != ".jsonl":
-        mend = "give a line of names, each once, then rows of as many cells"
-    with files.reading(path, mend):
+    needs_pyarrow = suffix in (".parquet", ".feather")
+    mend = (
+        "pip install 'focalgeo[tables]', or write" if needs_pyarrow else "give rows of as many cells as names, or write"
+    )
+    with files.reading(path, f"{mend} it again"):
         table = _read(path, suffix, texts)
     if table.empty:
         raise InputError(f"{path} has no rows: give one for each example")
@@ -171,18 +170,17 @@ def read_columns(location: str, label: str | None = None) -> RawDataset:
     if label not in table:
         raise InputError.of_choice("config.data.label", str(label), table.columns)
     for name, column in table.items():
-        empty, words = column.isna(), column.dtype.kind == "O" and name != label and column.nunique() > _MOST_WORDS
-        numbers = pandas.to_numeric(column, errors="coerce") if words else column
-        where = f"{source.where}, {table.index.name} {numbers.isna().idxmax()}"
         if re.fullmatch("(Unnamed: [0-9]+)?", name):
             raise InputError(f"{source.where}: a column has no name, as an index has none: name it, or leave it out")
-        if empty.any():
-            raise InputError(f"{where}: {name} is empty: fill it in, or leave out the row or the column")
-        if words and numbers.notna().any():
-            raise InputError(f"{where}: {name} is {shown(column[numbers.isna()].iloc[0])!r}, no number: mend it")
-        if words:
-            what = f"column {name} holds more than {_MOST_WORDS} words, such as {shown(column.iloc[-1])}"
-            raise InputError(f"{source.where}: {what}: make them numbers, or leave the column out")
+        words = column.dtype.kind == "O" and name != label and column.nunique() > _MOST_WORDS
+        wrong = pandas.to_numeric(column, errors="coerce").isna() if words else column.isna()
+        if wrong.any():
+            what = (
+                f"{name} is {shown(column[wrong].iloc[0])!r}, among more than {_MOST_WORDS} words: mend it, or make all"
+            )
+            mend = f"{what} numbers" if words else f"{name} is empty: fill it in"
+            where = f"{source.where}, {table.index.name} {wrong.idxmax()}"
+            raise InputError(f"{where}: {mend}, or leave out the row or the column")
     x = pandas.get_dummies(table.drop(columns=label), dtype=float)
     if x.columns.has_duplicates:
         raise InputError(f"{source.where}: {x.columns[x.columns.duplicated()][0]} is two features: rename a column")

@@ -74,7 +74,7 @@ BAD = {
     "a.txt": (b"", "check the path, and give one of .csv, .tsv"),
     "a.csv": (b"x,y\n1,2\n1,2,3\n", "line 3"),
     "b.csv": (b"x,y\n", "b.csv has no rows"),
-    "c.csv": (b"x,x\n1,2\n", "Duplicate names .*: give a line of names, each once"),
+    "c.csv": (b"x,x\n1,2\n", "Duplicate names .*: give rows of as many cells as names, or write it again"),
     "a.jsonl": (b'{"x": 1}\n\n{"x": \n', "a.jsonl, line 3, cannot be read"),
     "b.jsonl": (b"3\n", "line 1"),
     "a.parquet": (b"x", "cannot be read"),
