@@ -8,6 +8,7 @@ if __name__ == "__main__":
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -75,7 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
     usage, parser_of = f"{EXAMPLE} [flags]", {"formatter_class": form, "allow_abbrev": False}
     parser = _Parser("python -m focalgeo.calibrate", usage, DESCRIPTION, **parser_of)
     add = parser.add_argument
-    add("--val", metavar="PATH", required=True, help="file of the outputs on which the methods are fitted")
+    add("--val", metavar="PATH", help="file of the outputs on which the methods are fitted")
     add(
         "--test",
         metavar="[NAME=]PATH",
@@ -88,7 +89,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--out",
         metavar="FOLDER",
         type=os.path.expanduser,
-        required=True,
         help="folder for all results: new, empty, or of the same command",
     )
     for key, what in ROLES.items():
@@ -156,17 +156,32 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _given(arguments):
+    """The names of the flags that are given, each with a value, and once if it takes one."""
+    given = set()
+    for argument in arguments:
+        if files.UNUSABLE.search(argument):
+            raise InputError(f"{shown(argument, most=100)} holds what is no UTF-8 text on one line: rename it")
+        if re.fullmatch("(--[^=]*=)?", argument):
+            raise InputError(f"{argument or 'a flag'} has nothing behind it: give a value, or leave the flag out")
+        name = argument[2:].partition("=")[0].replace("-", "_") if argument.startswith("--") else None
+        if name in given - {"test", "also", "ignore_label"}:
+            raise InputError(f"--{name.replace('_', '-')} is given twice: give it once")
+        given |= {name}
+    return given - {None}
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the flags and check their ranges.
 
     Raises:
         InputError: one line that names the flag.
     """
-    for argument in arguments:
-        if files.UNUSABLE.search(argument):
-            raise InputError(f"{shown(argument, most=100)} holds what is no UTF-8 text on one line: rename it")
+    given = _given(arguments)
     flags = make_parser().parse_args(arguments)
-    flags.given = {word[2:].partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")}
+    flags.given = given
+    if missing := [f"--{name}" for name in ("val", "out") if name not in given]:
+        raise InputError(f"the following arguments are required: {', '.join(missing)}; see --help")
     for name, (least, most) in RANGES.items():
         value = getattr(flags, name)
         if value is not None and not least <= value <= most:

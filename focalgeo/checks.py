@@ -502,15 +502,25 @@ def _of_kind(labels):
 
 
 def probability_advice(probs: np.ndarray) -> str:
-    """What to give in place of rows that are negative or do not sum to 1."""
-    sums = probs.sum(axis=1, dtype=np.float64)
-    usual = float(np.median(sums))
-    if (probs <= 0).all():
+    """What to give in place of rows that are negative or do not sum to 1, or of one column that leaves [0, 1]."""
+    is_column, least, most = probs.ndim == 1, probs.min(), probs.max()
+    sums = probs if is_column else probs.sum(axis=1, dtype=np.float64)
+    usual, near = float(np.median(sums)), abs(sums - 1) <= OFF_ONE
+    if most <= 0:
         return "these are logarithms: give np.exp(probs), or say --logits-key"
-    if (probs >= 0).all() and usual > 1 + OFF_ONE and (abs(sums / usual - 1) < OFF_ONE).all():
+    if np.mean((probs >= 0) & (probs <= 1) if is_column else near) > 0.5:
+        return "mend these, or leave them out"
+    if least < 0 or (is_column and most > 100):
+        return "if these are logits, say --logits-key"
+    if is_column:
+        return "of percents give probs / 100, of logits say --logits-key"
+    if usual > 1 + OFF_ONE and (abs(sums / usual - 1) < OFF_ONE).all():
         what = "percents" if abs(usual - 100) < 1 else f"rows that all sum to {usual:.6g}"
         return f"of {what} give probs / {usual:.4g}"
-    if (probs >= 0).all() and (probs <= 1).all():
+    others = (abs(sums[:, None] - probs - 1) <= OFF_ONE).all(axis=0)
+    if others.any():
+        return f"without column {np.argmax(others)}, from 0, they do: name those of the classes, --probs-key=A,B"
+    if most <= 1:
         return (
             "each class has a probability of its own, as sigmoid and one-vs-rest scores have: of one label a row give"
             " probs / probs.sum(axis=1, keepdims=True), of several labels a row --task=multilabel"

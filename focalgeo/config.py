@@ -315,6 +315,7 @@ def _typed(name: str, value: Any) -> Any:
     try:
         return msgspec.convert(_plain(value), kind)
     except (msgspec.ValidationError, UnicodeError) as error:
+        value = repr(value) if isinstance(value, str) else value
         raise InputError(f"config.{name} is {shown(value)}: give {_range(kind)}") from error
 
 

@@ -26,7 +26,7 @@ MANIFEST = "manifest.json"
 METRICS_FILE = "metrics.jsonl"
 LOCK = ".lock"
 
-_ELSEWHERE = "choose another --workdir"
+_ELSEWHERE = "choose another folder"
 _LIST_OF_NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")
 
 

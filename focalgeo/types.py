@@ -29,6 +29,7 @@ METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits 
 
 BAR = {"delay": 10, "leave": False, "disable": None, "dynamic_ncols": True}  # tqdm's, of work of over 10 seconds
 
+FEWEST_EXAMPLES = 30  # of val or test: of fewer neither a fit nor a measured calibration is worth anything
 # Limits that config fields, flags and library functions share.
 MOST_BINS = 10_000  # a table [bins, examples] is made of them, and a report of no more still opens
 MOST_RESAMPLES = 100_000  # of a bootstrap: a minute or so for 10,000 examples on two cores

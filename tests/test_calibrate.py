@@ -257,7 +257,8 @@ WHOLE = outputs(*SAME[0])
 FAULTS = {
     "400 examples of val are few for 10 bins": [outputs(*draw(400, 4))],
     "The logits of val look like probabilities": [WHOLE._replace(looks_like_probs=True)],
-    "Arrays of val that are not used: weights, ids": [WHOLE._replace(unread=("weights", "ids"))],
+    "Arrays of val that are not used: weights, one without a name.": [WHOLE._replace(unread=("weights", ""))],
+    "of val count by its array weight, 1 to 90: rename": [WHOLE._replace(weight=np.linspace(1, 90, 2000))],
     "of the probabilities of val are 0, 5 of them of the true class. In the NLL, and in fits by NLL, a 0 counts as": [
         outputs(SURELY_WRONG, SAME[0][1], kind="probs"),
         None,
@@ -341,6 +342,7 @@ def good(tmp_path_factory):
     save("val", logits=logits, labels=labels)
     save("other", logits=other, labels=of_four)
     save("groups", logits=many, labels=of_many, group=np.arange(300))
+    save("cluster", logits=logits, labels=labels, cluster=np.zeros(60))
     save("also", val=np.full((60, 3), 1 / 3))
     save("several", logits=logits, labels=several)
     save("two", logits=logits[:, :2], labels=several[:, :2])
@@ -358,11 +360,18 @@ def good(tmp_path_factory):
 
 
 PIXELS = "--val=logits=z.npy,labels=y.npy --class-axis=-1"
-OF_PIXELS = f"{PIXELS} --test=logits=z.npy,labels=y.npy"
+TEST = "--test=logits=z.npy,labels=y.npy"
+OF_PIXELS, ON_TEST = f"{PIXELS} {TEST}", f"{TEST} --class-axis=-1"
 SCORES = "of outputs for every pixel give logits=z.npy,labels=y.npy"
 REFUSED = {
     "--vla=a.npz": "unrecognized arguments: --vla=a.npz",
     "val.npz": "val.npz",
+    "--valid=a.npz": "unrecognized arguments: --valid=a.npz",
+    "--val=val.npz --val=other.npz": "--val is given twice: give it once",
+    "--val=val.npz --out=a --out=b": "--out is given twice",
+    "--test=": "--test= has nothing behind it: give a value",
+    "--test ''": "a flag has nothing behind it",
+    "--val=cluster.npz": "--folds is 5 for 1 clusters of val: give clusters of which there are two or more",
     "--seed=x": "--seed",
     "--folds=1": "--folds",
     "--criterion=ecce": "--criterion",
@@ -400,12 +409,12 @@ REFUSED = {
     "--prevalence=0.1": "--prevalence is the share of class 1 of two classes: leave it out",
     "--val=several.npz --task=multilabel --prevalence=0.1": "--prevalence is the share of class 1 of two classes",
     PIXELS: f"--test=None: {SCORES}",
-    f"{OF_PIXELS} --val=z.npy": f"--val=z.npy: {SCORES}",
-    f"{OF_PIXELS} --val=logits=z.npy,labels=none.npy": "none.npy cannot be read",
-    f"{OF_PIXELS} --val=logits=p.npy,labels=y.npy": "look like probabilities: give their logarithms",
+    f"{ON_TEST} --val=z.npy": f"--val=z.npy: {SCORES}",
+    f"{ON_TEST} --val=logits=z.npy,labels=none.npy": "none.npy cannot be read",
+    f"{ON_TEST} --val=logits=p.npy,labels=y.npy": "look like probabilities: give their logarithms",
     f"{OF_PIXELS} --ignore-label=sky": "--ignore-label is sky: of every pixel give whole numbers",
-    f"{OF_PIXELS} --class-axis=1": "name the classes' axis",
-    f"{OF_PIXELS} --class-axis=7": "7",
+    OF_PIXELS.replace("-1", "1"): "name the classes' axis",
+    OF_PIXELS.replace("-1", "7"): "7",
     f"{OF_PIXELS} --methods=isotonic": "--methods does not go with --class-axis",
     f"{OF_PIXELS} --metrics=mce": "--metrics does not go with --class-axis",
     f"{OF_PIXELS} --trained-gamma=5": "--trained-gamma does not go with --class-axis",
@@ -417,7 +426,8 @@ REFUSED = {
 @pytest.mark.parametrize("flags", REFUSED)
 def test_bad_flags_and_files_are_one_line_and_leave_nothing_behind(good, capsys, monkeypatch, flags):
     monkeypatch.chdir(good)
-    assert REFUSED[flags] in one_line(["--val=val.npz", "--out=out", *shlex.split(flags)], capsys)
+    usual = [flag for flag in ("--val=val.npz", "--out=out") if f"{flag[:6]}" not in flags]
+    assert REFUSED[flags] in one_line([*usual, *shlex.split(flags)], capsys)
     assert not Path("out").exists()
 
 

@@ -51,7 +51,7 @@ JOBS = {
         "cifar10.py:quick",
         {
             "data.train_size": 50,
-            "data.val_size": 18,
+            "data.val_size": 30,
             "model.options.widths": "4,8",
             "optimizer.batch_size": 16,
             "optimizer.decay_epochs": 1,
@@ -76,7 +76,7 @@ def job(name, **values):
 def images(tmp_path_factory):
     """A folder of images in three classes."""
     folder, random = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
-    for split, count in (("train", 24), ("test", 6)):
+    for split, count in (("train", 28), ("test", 12)):
         for label in range(3):
             (folder / split / str(label)).mkdir(parents=True)
             for number in range(count):

@@ -115,10 +115,10 @@ def test_digits_as_a_graph_are_the_digits_and_those_nearest():
     assert [int((row >= 0).sum()) for row in stacked] == [len(part.y) for part in parts]
 
 
-def posts(folder):
-    """Nine and four posts of each of two groups, one without a word."""
+def posts(folder, counts=(9, 4)):
+    """Posts of each of two groups, in train and test, one without a word."""
     words = {"cats": "purr fur whiskers purr", "cars": "wheel brake engine"}
-    for part, number in (("train", 9), ("test", 4)):
+    for part, number in zip(("train", "test"), counts, strict=True):
         for group, text in words.items():
             (folder / part / group).mkdir(parents=True)
             for post in range(number):
@@ -167,9 +167,10 @@ def test_a_sweep_measures_each_split_on_its_own_labels(tmp_path):
 
 def test_posts_are_trained_on_as_the_config_says(tmp_path):
     sizes = dict.fromkeys(("data.train_size", "data.val_size", "data.test_size"))
-    fields = {"data.name": f"graph:newsgroups:{posts(tmp_path / 'posts')}", "curvature.examples": 0, **sizes}
+    name = f"graph:newsgroups:{posts(tmp_path / 'posts', (30, 15))}"
+    fields = {"data.name": name, "curvature.examples": 0, **sizes, "data.val_size": 30}
     rows = job.run(with_values(load_config("configs/newsgroups_graph.py", "quick"), fields), tmp_path / "run")
-    assert {row.n for row in select(rows, Metric, name="ece", split="test", method="uncalibrated")} == {8}
+    assert {row.n for row in select(rows, Metric, name="ece", split="test", method="uncalibrated")} == {30}
 
 
 def test_curvature_is_that_of_the_dense_hessian_of_the_labelled_nodes(tmp_path):

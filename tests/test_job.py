@@ -11,6 +11,7 @@ from PIL import Image
 from focalgeo import calibration, job, parallel, records, report, run
 from focalgeo.config import load_config as read_config
 from focalgeo.config import parse_arguments, with_values
+from focalgeo.job import measurement, preparation
 from focalgeo.rows import (
     AttributionPart,
     DensityBin,
@@ -26,7 +27,7 @@ from focalgeo.rows import (
     select,
 )
 from focalgeo.training import checkpoint
-from focalgeo.types import InputError, RunError
+from focalgeo.types import InputError, Predictions, RunError
 
 ROOT = Path(__file__).parent.parent
 PLAIN, FOCAL = "temperature_scaling", "focal_temperature_scaling"
@@ -204,7 +205,7 @@ def test_a_run_that_diverges_names_the_step_and_keeps_its_last_good_checkpoint(t
 def image_folder(tmp_path_factory):
     """Three classes of 32x32 images, coloured by class so that they can be learnt."""
     folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
-    for split, count in (("train", 16), ("test", 6)):
+    for split, count in (("train", 24), ("test", 12)):
         for label, name in enumerate(("ant", "bee", "cat")):
             (folder / split / name).mkdir(parents=True)
             for number in range(count):
@@ -225,7 +226,7 @@ def test_every_image_config_runs(tmp_path, image_folder, name, variant, dtype):
     if config.sweep.gamma:
         config.sweep.gamma, config.sweep.seed = (0.0, 1.0), (0,)
         config.optimizer.warmup_epochs = 0
-    config.data.update({"name": f"folder:{image_folder}", "train_size": 40, "val_size": 8})
+    config.data.update({"name": f"folder:{image_folder}", "train_size": 40, "val_size": 30})
     config.optimizer.batch_size = 16
     config.model.dtype, config.model.options.widths = dtype, (4, 8)  # the same network, shallower and thinner
     if config.model.name != "cnn":
@@ -236,6 +237,26 @@ def test_every_image_config_runs(tmp_path, image_folder, name, variant, dtype):
     assert len(select(rows, Metric, name="ece", method="uncalibrated")) == 2 * members
     seen = [row.value for row in select(records.read_rows(tmp_path / "run"), Scalar, name="examples_seen")]
     assert seen[-1] == 40
+
+
+@pytest.mark.parametrize("size", ["val_size", "test_size"])
+def test_too_few_examples_to_calibrate_on_are_refused_before_training(size, tmp_path):
+    config = tiny(load_config("digits", "quick"))
+    config.data[size] = 29
+    with pytest.raises(InputError, match=f"has 29 examples, too few .*: set config.data.{size} to 30"):
+        job.run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_speaks_against_a_calibration_is_said(capsys):
+    (member,) = preparation.make_members(tiny(load_config("digits", "quick")))
+    labels = np.arange(60) % 10
+    sure = Predictions(np.float32(20 * np.eye(10)[labels]), labels)
+    measurement.calibrate(member, {"val": sure, "test": sure})
+    said = capsys.readouterr().err
+    assert "warning: 60 examples of test are few for" in said
+    assert "config.evaluation.num_bins=1." in said
+    assert "warning: Temperature scaling by NLL ended at temperature" in said
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/calibration.md"])

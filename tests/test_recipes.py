@@ -130,7 +130,7 @@ def small_files(tmp_path_factory):
         path.write_text("Subject: it\n\n" + " ".join(rng.choice(words, 12)) + "\n")
     (folder / "sst" / "trees").mkdir(parents=True)
     trees = ["(3 (2 a) (4 (4 good) (2 film)))", "(1 (1 (0 bad) (2 film)) (2 .))", "(4 fine)", "(0 (2 very) (0 poor))"]
-    for split, count in (("train", 8), ("dev", 5), ("test", 5)):
+    for split, count in (("train", 8), ("dev", 8), ("test", 8)):
         (folder / "sst" / "trees" / f"{split}.txt").write_text("\n".join(trees * count) + "\n")
     return folder
 
@@ -147,7 +147,7 @@ def small_files(tmp_path_factory):
 def test_small_files_of_every_kind_train_and_evaluate(name, words, small_files, tmp_path):
     config = two_steps(load_config(name, f"quick,{words}"))
     config.data.name = f"{FILES[name][0]}:{small_files / name}"
-    config.data.val_size, config.data.test_size = 4, 10
+    config.data.val_size, config.data.test_size = 30, 30
     config.diagnostics.every = 1
     if name in ("newsgroups", "sst"):
         config.model.options.embedding_size = 6

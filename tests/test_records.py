@@ -124,7 +124,7 @@ def test_a_workdir_is_fresh_then_resumes_for_the_same_config_alone(tmp_path):
     records.write_manifest(run, {"config": CONFIG})
     assert records.check_workdir(run, CONFIG) == "resume"
     other = {**CONFIG, "loss": {"name": "focal_loss", "gamma": 2.0}}
-    with pytest.raises(InputError, match=r"\(loss\.gamma: 3\.0 there, 2\.0 here\); choose another --workdir"):
+    with pytest.raises(InputError, match=r"\(loss\.gamma: 3\.0 there, 2\.0 here\); choose another folder"):
         records.check_workdir(run, other)
     with pytest.raises(InputError, match=r"c: absent there, 3 here; d: absent"):
         records.check_workdir(run, {**CONFIG, "a": 1, "b": 2, "c": 3, "d": 4})

@@ -12,13 +12,14 @@ import numpy as np
 
 from focalgeo import checks, files
 from focalgeo.data.output_arrays import Keys, Outputs, array_of, open_arrays, read_arrays, rows_of
-from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
+from focalgeo.types import FEWEST_EXAMPLES, OFF_ONE, PROBABILITY_FLOOR, InputError, floored_log, look_like_probabilities
 
 # Sums of larger numbers would leave float32.
 _LARGEST_LOGIT = 1e30
+# The squares of larger differences would leave it too.
+_LARGEST_GAP = 1e15
 # Up to here float32 rounds a logit by 0.03 at the most.
 _LARGE_LOGIT = 1e6
-_FEWEST_EXAMPLES = 30
 # A probability so little below 0 is rounding, and counts as 0.
 _NEGATIVE_ROUNDING = 1e-6
 # Up to this n probabilities are looked at as multiples of 1/n, as votes are.
@@ -35,6 +36,8 @@ _OF_THREE = {  # axes
     "logits, axis=-1), axis=0), of several labels [labels, examples, 2] (logits[..., 1] - logits[..., 0]).T and"
     " --task=multilabel",
 }
+# Scores of which no larger share of the rows is none are probabilities with faults.
+_FEW_WRONG = 0.1
 _KINDS = {"labels": "iu", "group": "U", "cluster": "U", "weight": "fiu"}  # of NumPy's types
 
 
@@ -57,7 +60,7 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
     """
     flag = f"--{where}" if where in ("val", "test") else f"--test={where}"
     with files.reading(f"{flag}={source}"):
-        outputs = read_arrays(source, keys, where)
+        outputs = _of_classes(read_arrays(source, keys, where))
     parts = [outputs]
     if keys.multilabel and outputs.left_out:  # all scores are calibrated, and those with a label are measured
         parts = [rows_of(outputs, outputs.labels >= 0), outputs._replace(labels=None)]
@@ -81,6 +84,20 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
         unit=unit,
         looks_like_probs=not is_probs and look_like_probabilities(scores, np.inf),
     )
+
+
+def _of_classes(outputs):
+    """Scores of one column, class 1's, as [1 - p, p] or [0, s]; which of both they are may be for them to say."""
+    cells, kind, scores = outputs.logits, outputs.kind, outputs.logits
+    if outputs.is_column:
+        scores = np.stack([1 - cells.astype(np.float64), cells], axis=1)
+    if kind == "scores":
+        # Taken for probabilities where they may be, they are refused with the row that is none.
+        is_logits = (cells < 0).any() and _are_wrong(np.where(scores == -np.inf, 0, scores)).mean() > _FEW_WRONG
+        kind = "logits" if is_logits else "probs"
+    if outputs.is_column and kind == "logits":
+        scores[:, 0] = 0
+    return outputs._replace(kind=kind, logits=scores)
 
 
 def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: str) -> dict[str, np.ndarray]:
@@ -133,18 +150,20 @@ def _faults(outputs):
             )
             yield f"{what}: {mend}"
     labels, classes = outputs.labels if is_labelled else scores.argmax(axis=1), scores.shape[1]
-    if len(labels) < (_FEWEST_EXAMPLES if is_labelled else 1):
-        mend = f"give {_FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
+    if len(labels) < (FEWEST_EXAMPLES if is_labelled else 1):
+        mend = f"give {FEWEST_EXAMPLES} at the very least, and some hundreds for a useful answer"
         yield f"it has {len(labels)} examples, too few to fit or to measure calibration: {mend}"
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
         what = f"labels run from {labels.min()} to {labels.max()}: with {classes} classes give labels from 0 to"
         first = f"the first is in {place(np.argmax(wrong))}"
         yield f"{what} {classes - 1}; {first}; {checks.label_advice(labels, scores.shape)}"
-    yield from _faults_of_scores(np.where(scores == -np.inf, 0, scores), kind, place)
+    yield from _faults_of_scores(np.where(scores == -np.inf, 0, scores), kind, place, outputs.is_column)
     of_label = scores[np.arange(len(labels)), labels]
-    if of_label.min() == -np.inf:
-        yield f"in {place(np.argmin(of_label))} no class, or not that of the label, has a score: mend or remove it"
+    wrong = ~(of_label > np.float64(scores.max(axis=1)) - _LARGEST_GAP)
+    if wrong.any():
+        what = f"has a score, or one less than {_LARGEST_GAP:g} below the largest"
+        yield f"in {place(np.argmax(wrong))} no class, or not that of the label, {what}: mend or remove it"
     if is_labelled and labels.min() == labels.max():
         yield f"all labels are {labels[0]}, one class: calibration needs examples of two or more"
     for role in ("group", "cluster"):
@@ -158,19 +177,29 @@ def _faults(outputs):
         yield f"weight in {place(np.argmax(wrong))} is {weight[np.argmax(wrong)]}: give numbers above 0"
 
 
-def _faults_of_scores(scores, kind, place="row {}".format):
+def _faults_of_scores(scores, kind, place="row {}".format, is_column=False):
     wrong = ~(np.abs(scores.astype(np.promote_types(scores.dtype, np.float64))) <= _LARGEST_LOGIT).all(axis=1)
     if wrong.any():
         what = f"{kind} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
         low = kind == "logits" and (scores <= _LARGEST_LOGIT).all()  # and no NaN; -inf has been taken out
         mend = "give -inf for a class that cannot be, in its column alone" if low else "remove or mend them"
         yield f"{what}, the first in {place(np.argmax(wrong))}: {mend}"
-    if kind == "probs":
-        sums = scores.sum(axis=1, dtype=np.float64)
-        unit = _unit(scores) if (np.abs(sums - 1) > OFF_ONE).any() else 0
-        off = max(OFF_ONE, scores.shape[1] / (2 * unit) if unit >= _FINE else 0)  # what rounding may leave
-        wrong = (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > off)
-        if wrong.any():
-            row = np.argmax(wrong)
-            what = f"{wrong.sum()} rows of probs are negative or do not sum to 1, the first is {place(row)}"
-            yield f"{what} with {sums[row]:.6g}: {checks.probability_advice(scores)}"
+    if kind == "probs" and (wrong := _are_wrong(scores)).any():
+        row, what, cells, first = (
+            np.argmax(wrong),
+            "rows of probs are negative or do not sum to 1",
+            scores,
+            scores.sum(axis=1),
+        )
+        if is_column:
+            what, cells, first = "values of probs are outside [0, 1]", scores[:, 1], scores[:, 1]
+        where = f"{wrong.sum()} {what}, the first is {place(row)} with {first[row]:.6g}"
+        yield f"{where}: {checks.probability_advice(cells)}"
+
+
+def _are_wrong(scores):
+    """Rows that are no probabilities: negative, or of another sum than 1 by more than rounding leaves."""
+    sums = scores.sum(axis=1, dtype=np.float64)
+    unit = _unit(scores) if (np.abs(sums - 1) > OFF_ONE).any() else 0
+    off = max(OFF_ONE, scores.shape[1] / (2 * unit) if unit >= _FINE else 0)
+    return (scores < -_NEGATIVE_ROUNDING).any(axis=1) | (np.abs(sums - 1) > off)

@@ -3,7 +3,6 @@
 Nothing in a file is ever executed.
 """
 
-import io
 import os
 import re
 from collections import Counter
@@ -20,7 +19,7 @@ from safetensors.numpy import load_file
 
 from focalgeo import files
 from focalgeo.data import sources, tables
-from focalgeo.types import OFF_ONE, InputError, is_one_hot, library, look_like_probabilities, shown
+from focalgeo.types import InputError, is_one_hot, library, shown
 
 # Up to 2^53 a float64 is a whole number for certain; a larger label may have been rounded on its way.
 _LARGEST_LABEL = 2**53
@@ -64,7 +63,7 @@ class Keys(NamedTuple):
 class Outputs(NamedTuple):
     """One split's outputs as logits; from probabilities the logits are log p."""
 
-    kind: str  # "logits" or "probs"
+    kind: str  # "logits" or "probs"; of `read_arrays` also "scores", which are either
     logits: Float32[np.ndarray, "examples classes"]  # finite, or -inf of a class that cannot be
     labels: Int32[np.ndarray, " examples"] | None  # None where test has none
     group: np.ndarray | None = None  # text [examples]
@@ -85,11 +84,13 @@ class Outputs(NamedTuple):
 
 
 class _Columns(dict):
-    """Name -> its columns of a pandas.DataFrame: `name_0`, `name_1`, ... are those of `name`."""
+    """Name -> the places of its columns in a pandas.DataFrame: `name_0`, `name_1`, ... are those of `name`."""
+
+    table: Any
 
 
 def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
-    """Outputs as they stand in the files of a source, not yet checked: `logits` are the scores, of two classes or more.
+    """Outputs as they stand in the files of a source, not yet checked: `logits` are the scores, perhaps one column.
 
     Raises:
         InputError: an array that is missing, a cell that is no number, a label that is none of the classes named.
@@ -109,15 +110,7 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
             outputs = rows_of(outputs, kept)._replace(left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
-    # Scores of one column are class 1's: [1 - p, p], or [0, s]. Whether they are p or s may be for them to say.
-    scores, kind = outputs.logits, outputs.kind
-    if is_column := scores.ndim == 1:
-        scores = np.stack([1 - scores.astype(np.float64), scores], axis=1)
-    if kind == "scores":
-        kind = "probs" if look_like_probabilities(np.where(scores == -np.inf, 0, scores), OFF_ONE) else "logits"
-    if is_column and kind == "logits":
-        scores[:, 0] = 0
-    return outputs._replace(kind=kind, logits=scores, is_column=is_column)
+    return outputs._replace(is_column=outputs.logits.ndim == 1)
 
 
 def rows_of(outputs: Outputs, rows: np.ndarray) -> Outputs:
@@ -162,11 +155,9 @@ def _by_role(arrays, keys, where):
         kind=kind,
         logits=scores,
         **{"labels": None, **values},
-        unread=tuple(other for other in arrays if other not in (*columns, *map(names.get, used))),
+        unread=tuple(other for other in arrays if other not in {*columns, *map(names.get, used)}),
         classes=tuple(name.removeprefix(_stem(names[kind])) for name in columns) if len(columns) > 1 else None,
-        index=next(iter(arrays.values())).index
-        if isinstance(arrays, _Columns)
-        else pandas.RangeIndex(len(scores), name="row"),
+        index=arrays.table.index if isinstance(arrays, _Columns) else pandas.RangeIndex(len(scores), name="row"),
     )
 
 
@@ -196,11 +187,14 @@ def _class_numbers(outputs, positive, where):
     numbers = pandas.Index(classes or ()).get_indexer(texts)
     if (numbers >= 0).all():
         return numbers
-    if classes and (is_column or positive or labels.dtype.kind == "U"):
-        row, mend = np.argmin(numbers), "mend it, or name class 1 of two by --positive=NAME"
-        what = f"label {shown(texts[row])!r} is none of {', '.join(classes[:8])}"
-        raise InputError(f"{where}, {outputs.place(row)}: {what}: {mend}")
-    return labels
+    row, mend = np.argmin(numbers), "mend it, or name class 1 of two by --positive=NAME"
+    what = f"none of {', '.join((classes or ())[:8])}"
+    wrong = pandas.to_numeric(pandas.Series(texts), errors="coerce").isna()
+    if not (is_column or positive) and 0 < wrong.mean() < 0.5:  # numbers, but for some
+        row, what, mend = np.argmax(wrong), "no class number", "mend it, or leave out the row"
+    elif not classes or not (is_column or positive or labels.dtype.kind == "U"):
+        return labels
+    raise InputError(f"{where}, {outputs.place(row)}: label {shown(labels[row])!r} is {what}: {mend}")
 
 
 def _of_labels(outputs, ignored, where):
@@ -242,13 +236,14 @@ def array_of(arrays: Mapping[str, Any], name: str, role: str, where: str) -> np.
     if not names:
         there = ", ".join(map(repr, list(arrays)[:8])) or "none"
         mend = "scores by --logits-key or --probs-key" if role in _SCORES else f"{role} by --{role}-key"
+        if parts := [other for other in arrays if role in _SCORES and other.startswith(name)]:
+            mend += f"={','.join(parts)}"
         raise InputError(f"{where} has no array {name!r}, only {there}: name the {mend}")
     values = arrays[names[0]]
     if isinstance(arrays, _Columns):
-        frame = pandas.concat([arrays[part] for part in names], axis=1)
+        frame = arrays.table.iloc[:, [place for part in names for place in arrays[part]]]
         if role in _TEXTS and frame.shape[1] == 1:
             values = np.array(frame.iloc[:, 0].tolist())
-            values = np.char.strip(values) if values.dtype.kind == "U" else values
         else:
             values = _numbers(frame, where, is_numbered=len(names) == 1 < frame.shape[1])
     # NumPy's own files hold bfloat16 as two bytes without a name.
@@ -271,15 +266,22 @@ def open_arrays(path: Path, keys: Keys) -> Mapping[str, Any]:
 
     The array of an .npy file is named "".
     """
-    suffix = tables.suffix_of(path)
-    if suffix in _READERS and os.path.isfile(path):  # a pipe would be waited for
-        return _READERS[suffix](path)
+    suffix, (first, *more) = tables.suffix_of(path), _files(path)
+    if suffix in _READERS and os.path.isfile(first):  # a pipe would be waited for
+        if more:
+            raise InputError(f"{path} stands for {1 + len(more)} files: name one, as only tables are joined")
+        return _READERS[suffix](first)
     texts = [name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])]
     table = pandas.concat([_of_samples(tables.read_table(each, texts=texts), each) for each in _files(path)])
+    table = table.copy()  # columns of one type in one array, which thousands of columns are read from at once
     asked = {part for key in keys[:7] for part in (key or "").split(",")}
-    stems = Counter(_NUMBERED.sub(r"\1", name) for name in table.columns if name not in asked)
-    stems = [stem if stems[stem := _NUMBERED.sub(r"\1", name)] > 1 else name for name in table.columns]
-    return _Columns({stem: table.loc[:, [other == stem for other in stems]] for stem in stems})
+    stems = {name: _NUMBERED.sub(r"\1", name) for name in table.columns if name not in asked}
+    counts, columns = Counter(stems.values()), _Columns()
+    for place, name in enumerate(table.columns):
+        stem = stems.get(name, name)
+        columns.setdefault(stem if counts[stem] > 1 else name, []).append(place)
+    columns.table = table
+    return columns
 
 
 def _of_samples(table, path):
@@ -324,13 +326,16 @@ def _numbers(frame, where, is_numbered):
                 f"{where} has columns {', '.join(frame.columns[:8])}: number them from 0 to {len(names) - 1}"
             )
         frame = frame[names]
-    numbers = frame.apply(pandas.to_numeric, errors="coerce")
-    for row, column in np.argwhere((numbers.isna() & frame.notna()).to_numpy())[:1]:
-        what = f"{frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"
-        raise InputError(f"{where}, {index.name} {index[row]}: {what}")
+    numbers = frame
+    if any(dtype.kind not in "iufb" for dtype in frame.dtypes):
+        numbers = frame.apply(pandas.to_numeric, errors="coerce")
+        for row, column in np.argwhere((numbers.isna() & frame.notna()).to_numpy())[:1]:
+            what = f"{frame.columns[column]} is {shown(frame.iat[row, column])!r}, no number"
+            raise InputError(f"{where}, {index.name} {index[row]}: {what}")
     if len(numbers.columns) == 1:
         return numbers.iloc[:, 0].to_numpy(np.float64)
-    return numbers.fillna(-np.inf).to_numpy(np.float64)
+    values = numbers.to_numpy(np.float64)
+    return np.where(np.isnan(values), -np.inf, values)
 
 
 def _read_torch(path):
@@ -347,7 +352,7 @@ def _read_torch(path):
 
 
 _READERS = {
-    ".npz": lambda path: np.load(io.BytesIO(path.read_bytes()), allow_pickle=False),  # lazily, with nothing to close
+    ".npz": sources.open_npz,
     ".npy": lambda path: {"": np.load(path, allow_pickle=False)},
     ".safetensors": load_file,
     ".pt": _read_torch,

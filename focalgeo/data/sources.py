@@ -3,7 +3,9 @@
 The cache is `platformdirs`' folder of the user, $XDG_CACHE_HOME/focalgeo or ~/.cache/focalgeo on Linux.
 """
 
+import gzip
 import hashlib
+import io
 import os
 import shutil
 import tarfile
@@ -11,7 +13,7 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import filelock
 import numpy as np
@@ -107,14 +109,36 @@ def unpacked(source: Source) -> Path:
     return _made(f"unpacked-{source.checksum}", partial(_unpack, source.path), source.where)
 
 
+def check_unpacked(path: Path, size: float) -> None:
+    """Refuse a file that unpacks to so many bytes, far more than its own, before they fill the memory or the disk."""
+    if size > UNPACKED_LEAST + UNPACKED_RATIO * path.stat().st_size:
+        raise ValueError(f"it unpacks to more than {UNPACKED_RATIO} times its own size")
+
+
+def content_of(path: Path) -> bytes:
+    """The bytes of a file, unpacked where its name ends in .gz."""
+    if path.suffix.lower() != ".gz":
+        return path.read_bytes()
+    with gzip.open(path) as file:
+        content = file.read(UNPACKED_LEAST + UNPACKED_RATIO * path.stat().st_size + 1)
+    check_unpacked(path, len(content))
+    return content
+
+
+def open_npz(path: Path) -> Any:
+    """The arrays of an .npz file by name, each read when it is asked for; nothing is left to be closed."""
+    arrays = np.lib.npyio.NpzFile(io.BytesIO(path.read_bytes()))
+    check_unpacked(path, sum(member.file_size for member in arrays.zip.infolist()))
+    return arrays
+
+
 def _unpack(path, folder):
-    left, is_zip = UNPACKED_LEAST + UNPACKED_RATIO * path.stat().st_size, path.suffix.lower() == ".zip"
+    total, is_zip = 0, path.suffix.lower() == ".zip"
     with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
         for member in archive.infolist() if is_zip else archive:
             size = member.file_size if is_zip else member.size
-            left -= size
-            if left < 0 or size < 0:
-                raise ValueError(f"it unpacks to more than {UNPACKED_RATIO} times its own size")
+            total += size if size >= 0 else np.inf
+            check_unpacked(path, total)
             if not is_zip and not (member.isfile() or member.isdir()):
                 raise ValueError(f"{member.name} is a link or a device, not a file")
             try:  # neither writes outside of the folder

@@ -3,12 +3,13 @@
 Nothing in a file is ever executed. Features of a data set are standardised by train's mean and standard deviation.
 """
 
-import gzip
+import csv
+import io
 import json
 import os
+import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _CONVERSIONS = {  # of what could run code, or holds more than a table
 }
 # The squares of larger features leave what float32 holds.
 _LARGEST = 1e30
+_DECIMAL_COMMA = re.compile(rb'(?m)(?:^|;)\s*"?-?\d*,\d+(?:[eE"; \r]|$)')  # a cell that is such a number
 # Each word of a column becomes a feature; a column of more holds names or texts.
 _MOST_WORDS = 50
 _ALIKE = "give numbers [examples, ...], alike in all splits, and a class for each example, as a whole number or name"
@@ -45,8 +47,6 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
     Raises:
         InputError: no such file, another format, or one that cannot be read, with the line where there is one.
     """
-    import pandas  # slow to import
-
     path = Path(os.path.expanduser(path))
     suffix = suffix_of(path)
     if suffix not in SUFFIXES or not os.path.isfile(path):  # a pipe would be waited for
@@ -54,16 +54,32 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
         if suffix in _CONVERSIONS:
             mend = f"convert it by {_CONVERSIONS[suffix]}.to_csv(..., index=False)"
         raise InputError(f"there is no file {path} of a known format: {mend}")
-    with files.reading(path, "write it again; parquet and feather need pyarrow: pip install 'focalgeo[tables]'"):
-        if suffix in (".parquet", ".feather"):
-            return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
-        if suffix != ".jsonl":
-            return _read_csv(path, "," if suffix == ".csv" else "\t", texts)
-        rows = {}
-        for number, line in _numbered(path):
-            with files.reading(f"{path}, line {number},"):
-                rows[number] = dict(json.loads(line))
-        return pandas.DataFrame([*rows.values()], pandas.Index([*rows], name="line"))
+    needs_pyarrow = suffix in (".parquet", ".feather")
+    mend = (
+        "pip install 'focalgeo[tables]', or write" if needs_pyarrow else "give rows of as many cells as names, or write"
+    )
+    with files.reading(path, f"{mend} it again"):
+        table = _read(path, suffix, texts)
+    if table.empty:
+        raise InputError(f"{path} has no rows: give one for each example")
+    for name in table.columns[[dtype.kind == "O" for dtype in table.dtypes]]:
+        table[name] = table[name].map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
+    return table
+
+
+def _read(path, suffix, texts):
+    import pandas
+
+    if suffix in (".parquet", ".feather"):
+        return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
+    content = sources.content_of(path)
+    if suffix != ".jsonl":
+        return _read_csv(content, "," if suffix == ".csv" else "\t", texts)
+    rows = {}
+    for number, line in _numbered(content):
+        with files.reading(f"{path}, line {number},"):
+            rows[number] = dict(json.loads(line))
+    return pandas.DataFrame([*rows.values()], pandas.Index([*rows], name="line"))
 
 
 def suffix_of(path: Path) -> str:
@@ -71,20 +87,33 @@ def suffix_of(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def _numbered(path: Path) -> Iterator[tuple[int, str]]:
+def _numbered(content: bytes) -> Iterator[tuple[int, str]]:
     """The lines of a text and their numbers, but for empty ones."""
-    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
-        yield from ((number, line) for number, line in enumerate(file, 1) if line.strip(" \r\n"))
+    yield from ((number, line) for number, line in enumerate(_text_of(content), 1) if line.strip(" \r\n"))
 
 
-def _read_csv(path, mark, texts):
+def _text_of(content):
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig")
+
+
+def _read_csv(content, mark, texts):
     import pandas
 
-    read = partial(pandas.read_csv, path, sep=mark, skipinitialspace=True, encoding="utf-8-sig", keep_default_na=False)
-    names = [name.strip() for name in read(header=None, nrows=1, dtype=str).iloc[0]]
+    head = content.partition(b"\n")[0].decode(errors="replace")
+    if mark == "," and "," not in head:  # as spreadsheets of many countries write it, perhaps with decimal commas
+        mark = ";" if ";" in head else "\t"
+    decimal = "," if mark == ";" and _DECIMAL_COMMA.search(content) else "."
+    head = csv.reader(_text_of(content), delimiter=mark, skipinitialspace=True)  # pandas takes as long as for all rows
+    names = [name.strip() for name in next(filter(None, head), [])]
     with warnings.catch_warnings(action="ignore"):  # of the float_precision that newer versions have unasked
         warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows longer than the header would lose their ends
-        table = read(
+        table = pandas.read_csv(
+            io.BytesIO(content),
+            sep=mark,
+            decimal=decimal,
+            skipinitialspace=True,
+            encoding="utf-8-sig",
+            keep_default_na=False,
             header=0,
             names=names,
             dtype=dict.fromkeys(texts, str),
@@ -94,7 +123,7 @@ def _read_csv(path, mark, texts):
             low_memory=False,
         )
     quotes, lines = 0, []
-    for number, line in _numbered(path):
+    for number, line in _numbered(content):
         # Within quotes a row goes on over several lines.
         if quotes % 2 == 0:
             lines.append(number)
@@ -115,7 +144,8 @@ def read_arrays(location: str) -> RawDataset:
         InputError: nothing there, no x or y, lengths or shapes that differ, numbers that are not finite.
     """
     source, splits = sources.find("arrays", location), {}
-    with files.reading(source.where, _GIVE), np.load(source.path, allow_pickle=False) as file:
+    with files.reading(source.where, _GIVE):
+        file = sources.open_npz(source.path)
         ends = {"train": "_train" if "x_train" in file else "", "val": "_val", "test": "_test"}
         for part, end in ends.items():
             x, y = f"x{end}", f"y{end}"
@@ -140,12 +170,17 @@ def read_columns(location: str, label: str | None = None) -> RawDataset:
     if label not in table:
         raise InputError.of_choice("config.data.label", str(label), table.columns)
     for name, column in table.items():
-        if column.hasnans:
-            where = f"{source.where}, {table.index.name} {column.isna().idxmax()}"
-            raise InputError(f"{where}: {name} is empty: fill it in, or leave out the row or the column")
-        if column.dtype.kind == "O" and name != label and column.nunique() > _MOST_WORDS:
-            what = f"column {name} holds more than {_MOST_WORDS} words, such as {shown(column.iloc[-1])}"
-            raise InputError(f"{source.where}: {what}: make them numbers, or leave the column out")
+        if re.fullmatch("(Unnamed: [0-9]+)?", name):
+            raise InputError(f"{source.where}: a column has no name, as an index has none: name it, or leave it out")
+        words = column.dtype.kind == "O" and name != label and column.nunique() > _MOST_WORDS
+        wrong = pandas.to_numeric(column, errors="coerce").isna() if words else column.isna()
+        if wrong.any():
+            what = (
+                f"{name} is {shown(column[wrong].iloc[0])!r}, among more than {_MOST_WORDS} words: mend it, or make all"
+            )
+            mend = f"{what} numbers" if words else f"{name} is empty: fill it in"
+            where = f"{source.where}, {table.index.name} {wrong.idxmax()}"
+            raise InputError(f"{where}: {mend}, or leave out the row or the column")
     x = pandas.get_dummies(table.drop(columns=label), dtype=float)
     if x.columns.has_duplicates:
         raise InputError(f"{source.where}: {x.columns[x.columns.duplicated()][0]} is two features: rename a column")

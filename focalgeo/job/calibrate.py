@@ -278,7 +278,8 @@ def _check_counts(options, labelled):
             if flag == "--folds" and cluster is not None:
                 n, what = len({*cluster}), "clusters"
             if number > n:
-                raise InputError(f"{flag} is {number} for {n} {what} of {name}: give at most {n}")
+                mend = f"give at most {n}" if n > 1 else f"give {what} of which there are two or more"
+                raise InputError(f"{flag} is {number} for {n} {what} of {name}: {mend}")
 
 
 def read_dense(options: Namespace) -> tuple[Splits, Also]:
@@ -392,7 +393,11 @@ def input_warnings(options: Namespace, splits: Splits) -> Iterator[str]:
                 " everything here takes them for logits."
             )
         if outputs.unread:
-            yield f"Arrays of {name} that are not used: {findings.listed(outputs.unread)}."
+            unread = [other or "one without a name" for other in outputs.unread]
+            yield f"Arrays of {name} that are not used: {findings.listed(unread)}."
+        if outputs.weight is not None and not options.weight_key:
+            least, most = outputs.weight.min(), outputs.weight.max()
+            yield f"Examples of {name} count by its array weight, {least:g} to {most:g}: rename it if it is no weight."
         if outputs.labels is None:
             yield f"No labels are in {name}: its calibrated probabilities are written, and nothing is measured on it."
             continue

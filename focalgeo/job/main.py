@@ -35,6 +35,7 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     )
     how = parallel.broadcast("workdir", lambda: start.check_workdir(workdir, config, shard))
     prepared = preparation.prepare(config)
+    measurement.check_examples(prepared.dataset)
     parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     states = preparation.initial_state(prepared, members)
     rows = []

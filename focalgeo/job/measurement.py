@@ -11,15 +11,35 @@ import numpy as np
 from jax.tree_util import Partial
 
 from focalgeo import calibration, checks, curvature, evaluation, losses, parallel, records, trees
-from focalgeo.calibration.study import comparison
+from focalgeo.calibration.study import comparison, findings
 from focalgeo.calibration.study.comparison import Settings
 from focalgeo.job import preparation, say
 from focalgeo.job.preparation import Member, Prepared
 from focalgeo.rows import Diagnostic, Row, Scalar, finite, tagged
 from focalgeo.training.step import member_state
-from focalgeo.types import Array, Batch, Predictions, PyTree, RunError, Split, TrainState
+from focalgeo.types import (
+    FEWEST_EXAMPLES,
+    Array,
+    Batch,
+    Dataset,
+    InputError,
+    Predictions,
+    PyTree,
+    RunError,
+    Split,
+    TrainState,
+)
 
 _CROSS_ENTROPY = losses.make_loss("cross_entropy")  # one object, so that what is compiled for it serves every member
+
+
+def check_examples(dataset: Dataset) -> None:
+    """Refuse val or test of fewer examples than calibration can be fitted to or measured on."""
+    for name in ("val", "test"):
+        count = np.sum(getattr(dataset, name).y >= 0)
+        if count < FEWEST_EXAMPLES:
+            mend = f"set config.data.{name}_size to {FEWEST_EXAMPLES} or more"
+            raise InputError(f"{name} has {count} examples, too few to measure calibration: {mend}")
 
 
 def evaluate(
@@ -210,4 +230,10 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
     )
     names = ("uncalibrated", *(options.methods or calibration.DEFAULT_METHODS))
     methods = {name: method for name, method in calibration.METHODS.items() if name in names}
-    return comparison.fitted_rows(predictions, calibration.usable(methods, settings._asdict(), num_classes), settings)
+    methods = calibration.usable(methods, settings._asdict(), num_classes)
+    rows, search, fits = comparison.fitted_rows(predictions, methods, settings)
+    splits = {name: calibration.Outputs(*outputs) for name, outputs in predictions.items()}
+    for warning in (*findings.of_study(splits, fits, settings), *findings.of_fits(fits, None)):
+        warning = warning.replace("--num-bins", "config.evaluation.num_bins")
+        say(f"warning: {member.name}{': ' * bool(member.name)}{warning}")
+    return rows, search

@@ -152,12 +152,24 @@ def test_columns_of_numbers_words_and_truth_values_are_features(table):
         (
             [f"{row},no{row},rose,True" for row in range(60)],
             "kind",
-            "column colour holds more than 50 words, such as no59",
+            "own.csv, line 2: colour is 'no0', among more than 50 words: mend it, or make all numbers",
+        ),
+        (
+            [f"{row},{row / 8 if row != 9 else 'nan'},rose,True" for row in range(60)],
+            "kind",
+            "own.csv, line 11: colour is 'nan', among",
         ),
     ],
 )
 def test_bad_tables_are_one_line(table, refused, lines, label, says):
     assert says in refused(table(*lines), label=label)
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+def test_an_index_is_no_feature(table, refused, name):
+    assert "a column has no name, as an index has none" in refused(
+        table(header=f"{name},colour,kind,wild"), label="kind"
+    )
 
 
 def quick(name):

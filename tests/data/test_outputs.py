@@ -1,11 +1,13 @@
 """Outputs of a classifier from files of every kind: what they mean, and one line for each class of fault in them."""
 
+import gzip
 import hashlib
 import json
 import os
 import pickle
 import re
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from scipy.special import expit, log_softmax, softmax
 
 from focalgeo.calibration import log_probabilities
 from focalgeo.calibration.methods.zeros import chosen
+from focalgeo.data import sources
 from focalgeo.data.logits_files import Keys, _unit, read_calibrated, read_outputs
 from focalgeo.types import PROBABILITY_FLOOR, InputError, floored_log
 
@@ -197,6 +200,8 @@ BAD = {  # a line for each thing that is asked of the arrays of an .npz file, an
     "one logit": ({"logits": LOGITS[:, :1]}, "label '2' is none of 0, 1"),
     "percents": ({"logits": None, "probs": 100 * PROBS}, "the first is row 0 with 100: of percents give"),
     "impossible": ({"logits": np.where(np.eye(3)[LABELS], -np.inf, LOGITS)}, "in row 0 no class, or not that of the"),
+    "far apart": ({"logits": LOGITS * 1e29}, "no class, or not that of the label, has a score, or one less than 1e"),
+    "NaN among labels": ({"labels": np.where(AT_4, np.nan, LABELS)}, "row 4: label 'nan' is no class number"),
     "objects": ({"labels": np.array([None] * N)}, "it holds more than arrays, which could run code"),
 }
 
@@ -243,6 +248,7 @@ def test_one_sigmoid_of_two_axes_is_a_column(kind):
     assert_array_equal(found.logits, flat.logits)
 
 
+TEXTS = np.where(AT_4, "", LABELS.astype(str))
 BAD_CELLS = {
     "names alone": ({"y_true": NAMES}, {}, "line 2: label '.*' is none of 0, 1: mend it, or .* --positive=NAME"),
     "a wrong name": ({"y_true": NAMES}, {"positive": "eggs"}, "label '.*' is none of .*, eggs"),
@@ -252,6 +258,30 @@ BAD_CELLS = {
     "no label": ({"y_true": np.where(AT_4, "", TRUTH.astype(str))}, {}, "line 6: label '' is none"),
     "no class": ({"label": np.where(AT_4, "cow", NAMES), **named("logits_")}, {}, "line 6: label 'cow' is none of owl"),
     "a column twice": ({"z_1": SCORE, "z_1 ": SCORE}, {"logits": "z"}, "cannot be read"),
+    "percents": (
+        {"y_score": 100 * expit(SCORE)},
+        {"probs": "y_score"},
+        rf"the first is line 2 with {100 * expit(SCORE[0]):.6g}: of percents give probs / 100",
+    ),
+    "percents under a prefix": (
+        {"label": LABELS, **named("z_", values=100 * PROBS)},
+        {"scores": "z_"},
+        "of percents give",
+    ),
+    "one row of 60": (
+        {"label": LABELS, **named("z_", values=np.where(AT_4[:, None], 0.5, PROBS))},
+        {"scores": "z_"},
+        "1 rows of probs .*, the first is line 6 with 1.5: mend these, or leave them out",
+    ),
+    "a column of no class": (
+        {"label": LABELS, **named("z_", values=np.float64(PROBS)), "z_value": RNG.random(N)},
+        {"scores": "z_"},
+        "without column 3, from 0, they do: name those of the classes",
+    ),
+    "a score above 1": ({"y_score": np.where(AT_4, 1.5, expit(SCORE))}, {}, "the first is line 6 with 1.5: mend these"),
+    "another case": ({"y_true": np.where(AT_4, "fr", TRUTH.astype(str))}, {}, "line 6: label 'fr' is none of"),
+    "no label beside numbers": ({"label": TEXTS, **named("logits_")}, {}, "line 6: label '' is no class number: mend"),
+    "no prefix": ({"p0": SCORE, "p1": SCORE}, {"scores": "p"}, "by --logits-key or --probs-key=p0,p1"),
     "a gap": ({"z_0": SCORE, "z_2": SCORE}, {"logits": "z"}, "number them from 0 to 1"),
     "no name": ({"logits_scale": SCORE}, {"labels": "y_true", "logits": "logits"}, "has no array 'logits'"),
 }
@@ -284,6 +314,52 @@ def test_columns_named_for_classes(way):
         assert (found.classes, found.unread) == (CLASSES, ("id",))
         assert found.kind == ("probs" if "prob" in way else "logits")
         assert not found.looks_like_probs
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(2, 5), st.integers(2, 30), st.booleans())
+def test_rounded_scores_are_read_as_probabilities_are(decimals, classes, is_column):
+    probs, labels = overconfident(classes, 1.0, n=60)
+    probs = np.round(probs, decimals)
+    values = {"z": probs[:, 1] + 1e-7} if is_column else named("z_", range(classes), probs)
+    path = csv("a.csv", y_true=labels % 2 if is_column else labels, **values)
+    found, expected = read(path, scores="z"), read(path, probs="z")
+    assert found.kind == "probs"
+    assert_array_equal(found.logits, expected.logits)
+
+
+@pytest.mark.parametrize(("mark", "decimal"), [(";", ","), (";", "."), ("\t", ".")])
+def test_csv_files_of_other_marks_are_read_as_written(mark, decimal):
+    columns = {"labels": LABELS, "group": GROUP, **named("logits_", range(3), np.float64(LOGITS))}
+    found = read(csv("a.csv", **columns, options={"sep": mark, "decimal": decimal}))
+    assert_array_equal(found.logits, LOGITS)
+    assert_array_equal(found.group, GROUP)
+
+
+@pytest.mark.parametrize("name", ["logits_{}", "logits_class{}"])
+def test_thousands_of_columns_are_read_in_time_in_line_with_their_number(name):
+    classes, began = 4000, time.process_time()
+    values = RNG.normal(size=(N, classes))
+    found = read(csv("a.csv", label=np.arange(N), **named("", map(name.format, range(classes)), values)))
+    assert_array_equal(found.logits, np.float32(values))
+    assert time.process_time() - began < 10  # 40 and more by a number of steps that grows with the square
+
+
+def test_one_file_of_arrays_may_be_named_by_a_pattern():
+    for name in ("a1.npz", "a2.npz"):
+        npz(name)
+    assert_array_equal(read("a1*.npz").logits, LOGITS)
+    assert "a*.npz stands for 2 files: name one" in refused("a*.npz")
+
+
+def test_what_unpacks_to_far_more_than_its_size_is_refused(monkeypatch):
+    monkeypatch.setattr(sources, "UNPACKED_LEAST", 1 << 16)
+    npz("a.npz", logits=np.zeros((10**6, 3)))
+    np.savez_compressed("b.npz", logits=np.zeros((10**6, 3)), labels=LABELS)
+    Path("c.csv.gz").write_bytes(gzip.compress(b"labels,logits_0,logits_1\n" + 10**6 * b"0,0,0\n"))
+    assert "labels is" in refused("a.npz")
+    for name in ("b.npz", "c.csv.gz"):
+        assert "it unpacks to more than 200 times its own size" in refused(name)
 
 
 def test_class_numbers_that_are_names_are_taken_for_names():
@@ -496,8 +572,9 @@ def test_pickles_are_refused_and_not_executed():
     pickled = np.array([Bomb(), Bomb()], dtype=object)
     np.save("c.npy", pickled)
     Path("b.npz").write_bytes(pickle.dumps(Bomb()))
-    for source in (npz("a.npz", labels=pickled), "b.npz", "logits=c.npy"):
+    for source in (npz("a.npz", labels=pickled), "logits=c.npy"):
         assert "it holds more than arrays, which could run code" in refused(source)
+    assert "File is not a zip file" in refused("b.npz")
 
 
 def test_a_torch_file_is_read_with_weights_only(monkeypatch):

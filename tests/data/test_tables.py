@@ -52,6 +52,13 @@ def test_the_index_is_the_line_in_which_a_row_of_a_csv_file_begins(rows):
     assert found.n.tolist() == [*range(len(rows))]
 
 
+def test_words_have_no_spaces_around_them():
+    Path("a.csv").write_text('x;y\n1,5 ; "Yes "\n2;Yes\n')
+    found = read_table("a.csv")
+    assert found.x.tolist() == [1.5, 2]
+    assert found.y.tolist() == ["Yes", "Yes"]
+
+
 def test_columns_are_text_where_asked_and_where_a_cell_is_no_number():
     Path("a.csv").write_text("id,x,y\n01,1,1\n02,,nan\n")
     found = read_table("a.csv", texts=("id", "z"))
@@ -66,6 +73,8 @@ BAD = {
     "a.xlsx": (b"", r"pandas.read_excel\(...\).to_csv\(..., index=False\)"),
     "a.txt": (b"", "check the path, and give one of .csv, .tsv"),
     "a.csv": (b"x,y\n1,2\n1,2,3\n", "line 3"),
+    "b.csv": (b"x,y\n", "b.csv has no rows"),
+    "c.csv": (b"x,x\n1,2\n", "Duplicate names .*: give rows of as many cells as names, or write it again"),
     "a.jsonl": (b'{"x": 1}\n\n{"x": \n', "a.jsonl, line 3, cannot be read"),
     "b.jsonl": (b"3\n", "line 1"),
     "a.parquet": (b"x", "cannot be read"),

@@ -307,8 +307,8 @@ def study(
 
 def fitted_rows(
     splits: Mapping[str, tuple], methods: Mapping[str, Method], settings: Settings
-) -> tuple[list[Row], dict[str, np.ndarray]]:
-    """Rows of methods that are fitted on val and measured on every split, val among them, and the search on val.
+) -> tuple[list[Row], dict[str, np.ndarray], list[Fitted]]:
+    """Rows of methods that are fitted on val and measured on every split, val too; the search on val; and the fits.
 
     Nothing is held out and nothing is chosen: so the main job measures its network at each size in seconds. Methods are
     compared on test alone.
@@ -323,7 +323,7 @@ def fitted_rows(
         calibrated = [fitted.calibrated(split.examples.rows, split.group) for fitted in fits]
         pairs = metric_rows.comparisons(calibrated, settings.criterion) if name == "test" else ()
         rows += metric_rows.calibration_rows(_sample(name, split, calibrated, settings), pairs, settings.metrics)
-    return rows, fitting.surfaces(searches, of_fits._asdict())
+    return rows, fitting.surfaces(searches, of_fits._asdict()), fits
 
 
 def _checked(given, settings, also, stacklevel):
