@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from experiments import question
 from experiments.papers import coverage
+from focalgeo import files
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,4 +39,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(files.spoken(lambda: main(sys.argv[1:])))

@@ -38,7 +38,12 @@ def write_line(line: str) -> None:
 
 
 def spoken(main: Callable[[], int]) -> int:
-    """What `main` returns once all it says is written; 141, as of SIGPIPE, where nobody reads on; 2 on a full disk."""
+    """What `main` returns once all it says is written; 141, as of SIGPIPE, where nobody reads on; 2 on a full disk.
+
+    A letter that standard output cannot encode, as γ in ASCII, is a question mark there.
+    """
+    with contextlib.suppress(AttributeError):  # closed before the start
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = main()
         if sys.stdout is not None:  # closed before the start
@@ -70,6 +75,7 @@ def reading(where: object, mend: str = "check the path and the disk, or write it
         raise
     except Exception as error:
         why = " ".join((repr(error) if isinstance(error, LookupError) else str(error)).split()) or type(error).__name__
+        why = "more memory than is free" if "bad_alloc" in why else why
         if re.search("(?i)pickle|weights_only", why) and not isinstance(error, OSError):  # which name a path
             why = "it holds more than arrays, which could run code"  # not the advice to let the file run its code
         raise InputError(f"{where} cannot be read or written ({shown(why, most=200)}): {mend}") from error

@@ -231,7 +231,9 @@ FAULTS = {
         None,
         [fit._replace(zeros=Zeros("half_least", 0.001)) for fit in fitted_at()],
     ],
-    "No example of val has label 3": [outputs(SAME[0][0], SAME[0][1] % 3)],
+    "Methods with numbers of each class are not chosen for that: if these classes cannot occur, leave": [
+        outputs(SAME[0][0], SAME[0][1] % 3)
+    ],
     "differ in their class shares": [WHOLE, outputs(SAME[1][0], np.minimum(SAME[1][1], 2))],
     "differ in mean confidence beyond noise": [WHOLE, outputs(*draw(2000, 4, sharpness=3.0))],
     "differ in accuracy beyond noise": [WHOLE, outputs(SAME[1][0], SAME[1][1][::-1])],

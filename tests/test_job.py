@@ -165,6 +165,31 @@ def test_other_data_and_another_config_are_refused_and_nothing_is_lost(finished)
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_workdir_that_vanishes_ends_the_run_at_its_next_checkpoint(tmp_path, monkeypatch):
+    config, save = tiny(load_config()), checkpoint.save
+    config.checkpoint.every = 1
+
+    def lost(*arguments, **options):
+        save(*arguments, **options)
+        (tmp_path / "run").rename(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(checkpoint, "save", lost)
+    with pytest.raises(InputError, match="run was removed or moved while its run went on; choose another --workdir"):
+        job.run(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_other_versions_than_a_run_began_with_are_said(finished, capsys):
+    manifest = records.read_manifest(finished)
+    versions = {**manifest["versions"], "jax": "0.1.2"}
+    records.write_manifest(finished, {**manifest, "versions": versions})
+    try:
+        job.run(load_config(), finished)
+    finally:
+        records.write_manifest(finished, manifest)
+    assert "began with jax 0.1.2, now" in capsys.readouterr().err
+
+
 def test_a_run_that_diverges_names_the_step_and_keeps_its_last_good_checkpoint(tmp_path):
     config = tiny(load_config())
     config.optimizer.learning_rate, config.checkpoint.every = 1e12, 1

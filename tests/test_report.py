@@ -238,7 +238,12 @@ VERDICTS = {
     "at chance": guessing(method_rows(), 0.1),
     "above chance": guessing(method_rows(), 0.101),
     "no test": of_calibration("temperature_scaling", (*TO_NONE, BETTER, "nll"), split="cross_fit"),
+    "raises the ECE": of_calibration(
+        "temperature_scaling", (*TO_NONE, BETTER, "nll"), (*TO_NONE, WORSE, "ece"), split="test"
+    ),
 }
+FLOOR = Metric("noise_floor", 0.01, 0.0, 0.012, 360, split="test", method=TEMPERATURE[0], criterion="nll")
+VERDICTS["an ECE remains"] = [*VERDICTS["chosen"][0], FLOOR], VERDICTS["chosen"][1]
 
 
 def test_verdicts_say_what_intervals_say(tmp_path, figures):
@@ -248,6 +253,7 @@ def test_verdicts_say_what_intervals_say(tmp_path, figures):
         page = write_report(write_workdir(tmp_path / str(number), rows, manifest)).read_text()
         lines.append(f"{name}: {html.unescape(re.search('<p class=.lead.>(.*?)</p>', page, re.DOTALL)[1])}")
     assert_golden("verdicts", lines)
+    assert results_text(*VERDICTS["an ECE remains"], "test").endswith("where chance alone would leave 1.00%.")
 
 
 def moved(ece, trace, spread=(0.001, 1.0), seeds=(0, 1, 2)):

@@ -226,6 +226,14 @@ def test_output_that_nobody_reads_or_that_finds_no_room_ends_in_good_order(words
     assert (found.returncode, found.stderr) == (141, "")
 
 
+def test_what_standard_output_cannot_encode_is_a_question_mark():
+    code = "from focalgeo import files; files.spoken(lambda: print('γ = 3'))"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "? = 3\n", "")
+
+
 @pytest.mark.parametrize("platform", ["cuda", "tpus"])
 def test_a_platform_that_jax_does_not_find_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, platform):
     monkeypatch.setenv("JAX_PLATFORMS", platform)

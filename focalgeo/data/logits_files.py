@@ -152,7 +152,9 @@ def _faults_of_scores(scores, kind, place="row {}".format):
     wrong = ~(np.abs(scores.astype(np.promote_types(scores.dtype, np.float64))) <= _LARGEST_LOGIT).all(axis=1)
     if wrong.any():
         what = f"{kind} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
-        yield f"{what}, the first in {place(np.argmax(wrong))}: remove or mend them"
+        low = kind == "logits" and (scores <= _LARGEST_LOGIT).all()  # and no NaN; -inf has been taken out
+        mend = "give -inf for a class that cannot be, in its column alone" if low else "remove or mend them"
+        yield f"{what}, the first in {place(np.argmax(wrong))}: {mend}"
     if kind == "probs":
         sums = scores.sum(axis=1, dtype=np.float64)
         unit = _unit(scores) if (np.abs(sums - 1) > OFF_ONE).any() else 0

@@ -12,15 +12,19 @@ import jax
 
 from focalgeo import calibration
 
+PACKAGES = "flax", "optax", "orbax-checkpoint"  # that train, beside those of every command
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The versions of Python, of what every command runs on, and of these packages."""
+    packages = ("jax", "jaxlib", *packages, "numpy", "focalgeo")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
+
 
 def of_program(command: Sequence[str], *packages: str) -> dict[str, Any]:
     """The manifest's entries on the program: versions, machine, command, and titles of methods and metrics."""
-    packages = ("jax", "jaxlib", *packages, "numpy", "focalgeo")
     return {
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in packages},
-        },
+        "versions": versions(*packages),
         "git": _git_commit(),
         "platform": f"{platform.system()} {platform.machine()}, {jax.default_backend()}",
         "command": command,

@@ -48,12 +48,17 @@ def begin(
         InputError: as well where `started` raises it, before anything is written.
     """
     if how == "resume":
-        began_with = records.read_manifest(workdir).get("data", {}).get("checksum")
+        manifest, now = records.read_manifest(workdir), provenance.versions(*provenance.PACKAGES)
+        began_with = manifest.get("data", {}).get("checksum")
         if began_with != dataset.checksum:
             raise InputError(
                 f"{dataset.name} has changed since the run in {workdir} began (checksum {shown(began_with, most=12)} "
                 f"there, {dataset.checksum[:12]} now); restore the data or choose another --workdir"
             )
+        pairs = {name: (there, now.get(name)) for name, there in manifest.get("versions", {}).items()}
+        changed = [f"{name} {there}, now {here}" for name, (there, here) in pairs.items() if here != there]
+        if changed:
+            say(f"the run in {workdir} began with {'; '.join(changed)}: its last digits may differ")
         return
     started(config, members, states)
     splits = {name: len(getattr(dataset, name).y) for name in ("train", "val", "test")}
@@ -68,7 +73,7 @@ def begin(
         "processes": parallel.count(),
         "loss_values": losses.hyperparameters(losses.FUNCTIONS[config.loss.name]),
         "parameters": trees.size(states.params) // len(members),
-        **provenance.of_program(["python", "-m", "focalgeo.run", *words], "flax", "optax", "orbax-checkpoint"),
+        **provenance.of_program(["python", "-m", "focalgeo.run", *words], *provenance.PACKAGES),
     }
     records.write_manifest(workdir, manifest)
 

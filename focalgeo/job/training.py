@@ -16,7 +16,7 @@ from focalgeo.job.preparation import Member, Pipeline, Prepared
 from focalgeo.rows import Row, Scalar
 from focalgeo.training import checkpoint, loop, penalties
 from focalgeo.training.step import make_members_step
-from focalgeo.types import Model, Predictions, Split, TrainState
+from focalgeo.types import InputError, Model, Predictions, Split, TrainState
 
 
 def train(
@@ -47,8 +47,12 @@ def train(
     chosen_in = time.perf_counter() - began
 
     def save(made: checkpoint.Checkpoint) -> None:
-        made = made._replace(at_once=at_once)
-        parallel.broadcast("saved", lambda: checkpoint.save(folder, made, keep=config.checkpoint.keep))
+        def write() -> None:
+            if not (workdir / records.MANIFEST).exists():
+                raise InputError(f"{workdir} was removed or moved while its run went on; choose another --workdir")
+            checkpoint.save(folder, made._replace(at_once=at_once), keep=config.checkpoint.keep)
+
+        parallel.broadcast("saved", write)
 
     with process.deferred_signals() as interrupted:
         outcome = loop.run(

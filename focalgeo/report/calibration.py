@@ -36,6 +36,10 @@ from focalgeo.rows import LEAST_EXAMPLES, Metric, Title
 from focalgeo.types import METRIC_OF, OF_CLASS_ONE
 
 PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
+_BESIDE_ECE = {  # where there are rows of it
+    "noise_floor": ECE._replace(title="Noise floor", note="ECE if calibrated", best="middle"),
+    "class1_ece": ECE._replace(title="Class-1 ECE", note="of P(1)"),
+}
 LEVEL = 0.05  # two-sided, of the score test, or of one difference alone
 
 
@@ -46,8 +50,10 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
     worse.
     names: of metrics; else those asked for, NLL and Brier score.
     """
-    wanted = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"]
-    titles = {name: title for name, title in run.metrics.items() if name in wanted}
+    wanted, titles = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"], {}
+    for name, title in run.metrics.items():
+        titles |= {name: title} if name in wanted else {}
+        titles |= _BESIDE_ECE if name == "ece" and name in titles else {}
     rows = {column: {name: run.metric(column, name, split) for name in titles} for column in run.columns(split)}
     lines = [
         (run.method_title(column), _fit_note(run, column), of_names, "chosen" if column == run.chosen else "")
@@ -83,8 +89,8 @@ def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     tables, words = [metric_table(run, split, corner, names=PRINTED)], Markup()
     if run.chosen:
         tests = _tests_section(run)
-        tables, words = [*tables, *tests.tables], tests.words + _decision_section(run).words
-    sentences = (sentence.striptags() for sentence in words.split("</p>")[:-1])
+        tables, words = [*tables, *tests.tables], tests.words + _decision_section(run).words + _beware(run)
+    sentences = filter(None, (sentence.striptags() for sentence in words.split("</p>")))
     return "\n".join(["\n\n".join(map(sections.as_text, tables)), *sentences])
 
 
@@ -199,6 +205,7 @@ def verdict(run: Run) -> Markup:
         plainest="" if plainest in (chosen, AS_TRAINED) else run.fitted_title(plainest).lower(),
         cost=cost and difference_text(cost, title),
     )
+    on_val = (on_val + " " + _beware(run)).rstrip()
     if run.measured_on == HELD_OUT:
         return on_val + " " + say("no_test")
     judged = [
@@ -207,6 +214,18 @@ def verdict(run: Run) -> Markup:
         if (row := run.difference(name, run.measured_on, chosen, against))
     ]
     return (on_val + " " + say("on_test", judged=judged, least=LEAST_EXAMPLES)).rstrip()
+
+
+def _beware(run):
+    """Return what speaks against the method to use: a higher ECE than as given, or one that chance does not leave."""
+    less = run.difference("ece", HELD_OUT, run.chosen, AS_TRAINED)
+    ece, floor = (run.metric(run.chosen, name) for name in ("ece", "noise_floor"))
+    return say(
+        "beware",
+        worse=difference_text(less, ECE, named=False) if finding(less) == "worse" and less.n >= LEAST_EXAMPLES else "",
+        remains=[metric_cell(row, ECE).text for row in (ece, floor)] if ece and floor and ece.low > floor.high else (),
+        split=run.measured_on,
+    ).strip()
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:

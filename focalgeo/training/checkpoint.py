@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,7 +48,9 @@ def save(directory: Path, checkpoint: Checkpoint, *, keep: int) -> None:
     path = directory.absolute() / str(int(np.max(state.step)))
     with _orbax(f"cannot write checkpoint {path}", "free some space or choose another --workdir"):
         (path / DIGEST).unlink(missing_ok=True)
-        _checkpointer().save(path / "state", args=ocp.args.StandardSave(state._asdict()), force=True)
+        path.mkdir(parents=True, exist_ok=True)
+        with _plainly_named(path) as named:
+            _checkpointer().save(named / "state", args=ocp.args.StandardSave(state._asdict()), force=True)
         (path / _SUMS).write_text(
             json.dumps({"sums": checkpoint.sums, "at_once": checkpoint.at_once}, default=np.ndarray.tolist)
         )
@@ -97,10 +100,23 @@ def read(path: Path, template: dict[str, Any] | None = None) -> dict[str, Any]:
     """
     mend = "it was written by another version of the code; choose another --workdir"
     with _orbax(f"checkpoint {path} cannot be read or does not fit this network", mend):
-        state = _checkpointer().restore(path.absolute() / "state", args=ocp.args.StandardRestore(template))
+        with _plainly_named(path.absolute()) as named:
+            state = _checkpointer().restore(named / "state", args=ocp.args.StandardRestore(template))
         if template is not None:
             chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
     return state
+
+
+@contextmanager
+def _plainly_named(path: Path) -> Iterator[Path]:
+    """The folder, where its path holds [ ] or a backslash by a link: tensorstore takes these for patterns, or for /."""
+    if set("[]\\").isdisjoint(path.as_posix()):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        link = Path(folder, path.name)
+        link.symlink_to(path, target_is_directory=True)
+        yield link
 
 
 def _checkpointer() -> ocp.Checkpointer:

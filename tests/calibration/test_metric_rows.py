@@ -44,7 +44,11 @@ def test_metric_rows_are_the_metrics_and_intervals_of_the_log_probabilities(samp
     rows = calibration.calibration_rows(sampled(given, labels, key=4))
     assert {(row.split, row.method, row.criterion) for row in rows} == {("test", "focal_temperature_scaling", "ece")}
     metrics = [row for row in rows if isinstance(row, Metric)]
+    *metrics, floor, _ = metrics  # of an ECE, for each method
     assert [row.name for row in metrics] == 2 * list(DEFAULT_METRICS)
+    expected = calibration.noise_floor(given[0].log_probs, num_bins=NUM_BINS)
+    assert (floor.name, floor.value) == ("noise_floor", pytest.approx(expected.mean, rel=0.05))
+    assert (floor.low, floor.high) == (0, pytest.approx(expected.high, rel=0.1))
     for row, each in zip(metrics, np.repeat(np.arange(2), len(DEFAULT_METRICS)), strict=True):
         entry = METRICS[row.name]
         metric = functools.partial(entry.function, num_bins=NUM_BINS) if entry.binned else entry.function
@@ -89,8 +93,9 @@ def test_every_metric_of_the_table_may_be_asked_for():
     logits, labels = outputs(150, 2)
     given = [calibrated(logits), calibrated(logits, temperature=1.1)]
     rows = calibration.calibration_rows(sampled(given, labels), pairs=[(1, 0)], names=list(METRICS))
-    assert [row.name for row in select(rows, Metric)] == 2 * list(METRICS)
-    for row in select(rows, Metric):
+    of_metrics = [row for row in select(rows, Metric) if row.name != "noise_floor"]
+    assert [row.name for row in of_metrics] == 2 * list(METRICS)
+    for row in of_metrics:
         assert METRICS[row.name].smallest <= row.low <= row.high <= METRICS[row.name].largest, row.name
         assert msgspec.json.decode(msgspec.json.encode(row), type=Metric) == row  # a row is read as it was written
     share, of_share = calibration.high_confidence(given[0].log_probs, labels)

@@ -177,6 +177,10 @@ def test_whole_floats_and_one_hot_rows_are_class_numbers():
 BAD = {  # a line for each thing that is asked of the arrays of an .npz file, another name of it: of what it holds
     "NaN": ({"logits": LOGITS * np.where(AT_4[:, None], np.nan, 1)}, "are NaN, .*, the first in row 4"),
     "beyond float32": ({"logits": np.float64(LOGITS) * 1e42}, "beyond 1e.30"),
+    "the least float": (
+        {"logits": np.where(np.arange(3) == 2, np.finfo("f").min, LOGITS)},
+        "give -inf for a class that",
+    ),
     "one class": ({"labels": 0 * LABELS + 1}, "all labels are 1, one class"),
     "labels from 1": ({"labels": 1 + LABELS}, "labels run from 1 to 3: with 3 classes give labels from 0 to 2; .*- 1"),
     "another length": ({"labels": LABELS[:-1]}, "one class number for each row"),

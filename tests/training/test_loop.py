@@ -111,9 +111,14 @@ def whole(workshop):
     return train(workshop, rows=rows), rows
 
 
-@pytest.mark.parametrize("stop_after", [1, 3, 4, 7, 11])
-def test_stop_and_resume_gives_the_same_bits_and_rows(workshop, whole, tmp_path, stop_after):
-    final, rows = stopped_and_resumed(workshop, tmp_path, stop_after)
+@pytest.mark.parametrize(
+    ("stop_after", "name"), [(1, "runs"), (3, "runs [2]"), (4, "a\\b"), (7, "what? * {x} %20"), (11, "läufe")]
+)
+def test_stop_and_resume_gives_the_same_bits_and_rows_in_a_folder_of_any_name(
+    workshop, whole, tmp_path, stop_after, name
+):
+    final, rows = stopped_and_resumed(workshop, tmp_path / name, stop_after)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
     chex.assert_trees_all_equal(final, whole[0])
     assert without_times(rows) == without_times(whole[1])
     assert [row.value for row in rows if row.name == "examples_seen"][-1] == 3 * 29  # each once an epoch

@@ -14,6 +14,8 @@ from focalgeo.calibration.metrics.binning import Labels, LogProbs
 from focalgeo.types import Array, inner_ends
 
 STATISTICS = ("kuiper", "ece")
+# of the sum of right - confidence in a bin, from which on its draws are normal: within 0.5% of its mean size
+_NORMAL = 30.0
 _AT_ONCE = 2**22  # draws times examples: 32 MB in float64
 _MOST_DRAWS = 100_000
 
@@ -47,7 +49,7 @@ def noise_floor(log_probs: LogProbs, *, num_bins: int = 15, num_draws: int = 100
 
     Returns:
         NoiseFloor, fractions as `ece` is. The mean is within 1% or so at 1,000 draws, tested in
-        tests/calibration/test_chance.py.
+        tests/calibration/test_chance.py. Examples are taken for independent: of clusters the floor is higher.
 
     Source: Broecker & Smith, Weather and Forecasting 22 (2007), labels drawn from the probabilities.
 
@@ -57,7 +59,14 @@ def noise_floor(log_probs: LogProbs, *, num_bins: int = 15, num_draws: int = 100
         (0.061, 0.088)
     """
     rows = np.asarray(checks.examples(log_probs, np.argmax(log_probs, axis=-1), num_bins=num_bins).rows)
-    draws = np.concatenate([*_drawn(_ece(num_bins), _confidence(rows), num_draws, seed)])
+    confidence = _confidence(rows)
+    index = np.searchsorted(inner_ends(num_bins, np.float64), confidence)
+    variance = np.bincount(index, confidence * (1 - confidence), minlength=num_bins)
+    large = variance > _NORMAL
+    few = confidence[~large[index]]
+    draws = np.concatenate([*_drawn(_ece(num_bins), few, num_draws, seed)]) * len(few) if len(few) else 0
+    normal = np.random.default_rng([seed, num_bins]).normal(size=(num_draws, large.sum()))
+    draws = (draws + np.abs(normal) @ np.sqrt(variance[large])) / len(confidence)
     return NoiseFloor(float(draws.mean()), float(np.quantile(draws, 0.95)))
 
 

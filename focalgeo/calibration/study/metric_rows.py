@@ -19,12 +19,14 @@ from scipy.special import stdtrit
 from focalgeo.calibration.methods import Calibrated, Fitted
 from focalgeo.calibration.metrics import METRICS, metric_entries, resampling
 from focalgeo.calibration.metrics.binning import Reliability, reliability
+from focalgeo.calibration.metrics.chance import noise_floor
 from focalgeo.calibration.metrics.two_classes import binary_reliability
 from focalgeo.calibration.study import measurement
 from focalgeo.calibration.study.measurement import Sample
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Fit, Metric, ReliabilityBin, Row, finite
 from focalgeo.types import DEFAULT_METRICS
 
+_FLOOR_DRAWS = 400  # of labels: the mean is known to 2%
 _MOST_GAPS = 10_000  # classes; of more the rows would be most of a file that nobody reads
 _OF_GROUPS = {name: METRICS[name]._replace(share=False) for name in ("ece", "accuracy")}
 
@@ -41,7 +43,7 @@ def calibration_rows(
     resamples, as whether two intervals of single methods overlap says little about it. Accuracy has one only where one
     of the two may change the predicted class. One program is compiled for each shape of the log-probabilities. A metric
     that has no meaning on these examples has no row: the accuracy of no confident example, the AUROC where all are
-    right.
+    right. Beside an ECE of independent examples stands its "noise_floor", with high its 95th percentile and low 0.
 
     A number that is not finite is a RunError.
 
@@ -52,7 +54,11 @@ def calibration_rows(
         >>> [(row.name, round(row.value, 2), round(row.low, 2), round(row.high, 2)) for row in rows]
         [('nll', 0.81, 0.18, 1.31), ('reliability', 0.5, 0.15, 0.85)]
     """
-    return _rows(sample, metric_entries(names), reliability, "reliability", pairs)
+    rows = _rows(sample, metric_entries(names), reliability, "reliability", pairs)
+    for calibrated in sample.calibrated if "ece" in names and sample.clusters is None else ():
+        mean, high = noise_floor(calibrated.log_probs, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS)
+        rows.append(Metric("noise_floor", mean, 0.0, high, len(sample.labels), **_tags(sample, calibrated)))
+    return rows
 
 
 def class1_rows(sample: Sample) -> list[Row]:
@@ -124,11 +130,13 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
     """Rows "class_gap" of each class k: the mean of p_k less the share of examples of class k; group is the class.
 
     Above 0 the class is given too much probability. The interval is the normal one of the mean of p_k - [y = k], or
-    Student's by clusters: of many classes 1 in 20 leaves out 0 by chance. Of more than 10,000 classes there are none.
+    Student's by clusters: of many classes 1 in 20 leaves out 0 by chance. A class without an example has none, nor has
+    any of more than 10,000 classes.
     """
     rows, n, clusters = [], len(sample.labels), sample.clusters
     if sample.calibrated[0].log_probs.shape[1] > _MOST_GAPS:
         return []
+    present = {*np.asarray(sample.labels).tolist()}
     spread, quantile = resampling.student(clusters)
     counts = np.ones(n) if clusters is None else np.float64(clusters.counts)
     if clusters is None:
@@ -146,6 +154,7 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
         rows += [
             finite(Metric("class_gap", *numbers, n, group=str(k), **_tags(sample, calibrated)))
             for k, numbers in enumerate(zip(value, value - half, value + half, strict=True))
+            if k in present
         ]
     return rows
 
