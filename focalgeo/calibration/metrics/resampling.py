@@ -89,8 +89,9 @@ def bootstrap(
         of a mean, the interval of the true number is wider, with r = b / s: from value - (1 + 2 r) b - 1.96 s, or from
         0 where the same interval of the squares reaches 0, as for a calibrated model, to value - b r / (2 + r) + 1.96
         s. Where examples are few for the bins, as for class-wise ECE of 100 classes, it often begins at 0: the data do
-        not say more. experiments/intervals counts how often it holds the truth; percentile and BCa intervals of a small
-        ECE leave it out nearly always.
+        not say more. In experiments/intervals it holds the truth in 90 to 100% of data sets for ECE, adaptive ECE and
+        that of class 1, in 84 to 98% for smooth ECE, and not for class-wise ECE of a confident network with 100 classes
+        and 1,000 examples. Percentile and BCa intervals of a small ECE leave it out nearly always.
 
         Where all resamples of a mean are positive and skewed to the right, as those of the NLL, it is the interval of
         the logarithms: of 300 overconfident examples it then covers about 94%, where the plain one covers 91%
