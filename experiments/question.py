@@ -47,7 +47,7 @@ QUESTIONS = (
     *("calibration_of_losses", "regime", "large_gamma", "during_training", "two_parameters", "curvature_and_gamma"),
     *("trace_penalty", "focal_temperature", "theory", "which_ece", "posthoc", "curvature_of_losses", "held_apart"),
     *("switch", "sharpness_aware", "text_transformer", "bounds", "learned_gamma", "known_surfaces"),
-    *("causes", "map_and_matrix", "accelerators", "benchmarks"),
+    *("causes", "map_and_matrix", "accelerators", "benchmarks", "intervals"),
 )
 Flags = argparse.Namespace
 Parts = dict[str, Any]

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from jax import export
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
@@ -19,6 +20,7 @@ from configs import cifar, digits, digits_gamma
 from experiments import (
     accelerators,
     benchmarks,
+    intervals,
     known_surfaces,
     peers,
     posthoc,
@@ -56,6 +58,37 @@ def test_focalgeo_and_exact_arithmetic_give_the_ece_worked_out_by_hand(case, by_
     expected = pytest.approx(by_hand, abs=1e-6, nan_ok=True)
     assert case.exact() == expected
     assert which_ece.agrees(which_ece.answer("focalgeo", case), "NaN" if math.isnan(by_hand) else by_hand)
+
+
+# ---- intervals
+
+
+def test_percentile_and_bca_are_those_of_scipy_and_the_hull_holds_both():
+    values = np.random.default_rng(0).exponential(size=60)
+    draws = np.random.default_rng(1).choice(values, (20_000, 60)).mean(1)
+    _, before, hull, *others = np.array([*intervals.intervals(values.mean(), draws, None)])
+    for found, method in zip(others, ("percentile", "BCa"), strict=True):
+        peer = scipy.stats.bootstrap((values,), np.mean, n_resamples=20_000, method=method, rng=2).confidence_interval
+        np.testing.assert_allclose(found, peer, atol=0.1 * draws.std())
+    np.testing.assert_allclose(
+        before, 2 * values.mean() - draws.mean() + np.array([-1.96, 1.96]) * draws.std(), rtol=1e-3
+    )
+    assert hull[0] <= before[0] < before[1] <= hull[1]
+
+
+@pytest.mark.parametrize("more", [{}, {"clusters": 20}, {"weights": True}])
+def test_a_cell_counts_the_data_sets_whose_intervals_hold_the_truth(more, monkeypatch):
+    for name, small in {"DRAWS": 4, "RESAMPLES": 40, "ROWS": 20_000}.items():
+        monkeypatch.setattr(intervals, name, small)
+    intervals.truth.cache_clear()
+    cell = intervals.Cell(200, 2, 1.5, **more)
+    (run,) = intervals.measure(cell, 0)
+    assert (run["cell"], run["draws"]) == (str(cell), 4)
+    assert 0.02 < run["true"] < 0.2
+    for name in cell.metrics:
+        assert run[name].keys() == set(intervals.INTERVALS)
+        assert all(held in (0, 0.25, 0.5, 0.75, 1) and 0 <= width < 1 for held, width in run[name].values())
+    assert intervals.measure(cell, 0) == [run]
 
 
 # ---- theory

@@ -28,6 +28,7 @@ from focalgeo.types import BAR, MOST_RESAMPLES, Array, Estimate, InputError, PyT
 _AT_ONCE, _EXAMPLES_AT_ONCE = 8, 2**20  # resamples, and examples of all of them
 MOST_COUNTS = 2**26  # of examples in resamples, held at once, in 64 MB, of clusters 256: one sort serves them
 _LARGE = 2**24  # numbers of a table that are measured by itself
+_SIGNIFICANT = 5  # standard errors of a bias of resampling that is none of chance
 
 Draws = Float[Array, " resamples"]
 
@@ -80,13 +81,20 @@ def bootstrap(
 
     Returns:
         Estimate for each scalar that the metric returns. Its value is the plain metric of the data, `n`
-        the number of examples. Resampling biases ECE upwards, just as sampling did, so the interval is centred on the
-        value less that bias: (2 value - mean over resamples) +- 1.96 standard deviations. Where that bias is more than
-        half a standard deviation, no resample gives a negative one and the same interval of the squares reaches 0, as
-        with the ECE of a calibrated model, its root is taken instead: the square's bias is the noise's variance, and 0
-        is covered. (Percentile intervals, corrected or not, leave it out nearly always.) Where all resamples of a mean
-        are positive and skewed to the right, as those of the NLL of a confident model, it is the interval of the
-        logarithms: of 300 overconfident examples that of the NLL then covers about 94%, where the plain one covers 91%
+        the number of examples. The interval is centred on the value less the bias b of resampling, the mean over
+        resamples less the value, and reaches 1.96 standard deviations s of the resamples to either side.
+
+        Resampling biases a calibration error upwards, just as sampling did, and by less where gaps are near 0. So where
+        no resample is negative and b is more than 5 of its standard errors (or s / 2, if that is less), which it is not
+        of a mean, the interval of the true number is wider, with r = b / s: from value - (1 + 2 r) b - 1.96 s, or from
+        0 where the same interval of the squares reaches 0, as for a calibrated model, to value - b r / (2 + r) + 1.96
+        s. Where examples are few for the bins, as for class-wise ECE of 100 classes, it often begins at 0: the data do
+        not say more. In experiments/intervals it holds the truth in 90 to 100% of data sets for ECE, adaptive ECE and
+        that of class 1, in 84 to 98% for smooth ECE, and not for class-wise ECE of a confident network with 100 classes
+        and 1,000 examples. Percentile and BCa intervals of a small ECE leave it out nearly always.
+
+        Where all resamples of a mean are positive and skewed to the right, as those of the NLL, it is the interval of
+        the logarithms: of 300 overconfident examples it then covers about 94%, where the plain one covers 91%
         and misses on one side. A resample on which the metric is NaN does not count. Where all agree, as the accuracy
         of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Tested in
         tests/calibration/test_resampling.py, which counts how often the interval covers.
@@ -127,19 +135,20 @@ def estimated(value: Scalar, draws: Draws, *, num_examples: int, clusters: Clust
     spread, quantile = student(clusters)
     deviations = spread * quantile
     with np.errstate(all="ignore"):
-        # a normal interval around the value less its bootstrap bias, on the scale that suits the draws
-        low, high = _normal_interval(draws**2, value**2, deviations)
-        biased = np.nanmean(draws) - value > np.nanstd(draws) / 2  # a mean, such as the Brier score, is not
-        positive = value > 0 and np.nanmin(draws) > 0
-        if biased and np.nanmin(draws) >= 0 and low <= 0:
-            low, high = 0.0, np.sqrt(max(high, 0.0))  # of squares where 0 is within reach
+        bias, deviation = np.nanmean(draws - value), np.nanstd(draws, ddof=1)
+        ratio, least = bias / deviation, np.nanmin(draws)
+        # more than chance makes of a mean, such as the Brier score, over so many resamples
+        if least >= 0 and ratio > min(_SIGNIFICANT / len(draws) ** 0.5, 0.5):
+            low = value - (1 + 2 * ratio) * bias - deviations * deviation
+            low = max(low, 0.0) * (_normal_interval(draws**2, value**2, deviations)[0] > 0)
+            high = value - ratio / (2 + ratio) * bias + deviations * deviation
         # of logarithms where a positive mean is skewed to the right: asking for more of the skewness than its sign
         # would leave out just the samples whose interval is too narrow
-        elif positive and not biased and np.nanmean((draws - np.nanmean(draws)) ** 3) > 0:
+        elif value > 0 and least > 0 and np.nanmean((draws - np.nanmean(draws)) ** 3) > 0:
             low, high = np.exp(_normal_interval(np.log(draws), np.log(value), deviations))
         else:
             low, high = _normal_interval(draws, value, deviations)
-        return Estimate(value, spread * np.nanstd(draws, ddof=1), low, high, np.int32(num_examples))
+        return Estimate(value, spread * deviation, low, high, np.int32(num_examples))
 
 
 def student(clusters: Clusters | None) -> tuple[Array | float, Array | float]:
@@ -195,9 +204,10 @@ def paired_bootstrap(
         the bias of resampling is not taken off: where there is no difference both sides have the same bias, and an
         estimate of it only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly
         calibrated models is conservative: tests/calibration/test_resampling.py counts how often it rejects where there
-        is none. An ECE's difference leans towards 0, as chance adds more to the smaller ECE: the interval then bounds
-        the difference of two such samples, and the true one lies beyond its outer end in half of all samples or so
-        (1,000 examples, true difference 0.034). NLL and Brier score, which are means, have no such bias.
+        is none. An ECE's difference leans towards 0, as chance adds more to the smaller ECE: the interval is then that
+        of the test, and bounds the difference that two such samples show; the true one lies beyond its outer end in
+        half of all samples or so (1,000 examples, true difference 0.034). An interval of the true difference would be
+        two to three times as wide. NLL and Brier score, which are means, have no such bias.
 
     Example:
         >>> cooled = calibration.temperature_scaling(logits, 2.0)
