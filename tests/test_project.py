@@ -56,6 +56,24 @@ def test_the_front_page_is_short_and_every_name_is_in_the_tables_that_are_made()
     assert not [name for names in names for name in names if f"`{name}`" not in made]
 
 
+# of docs and pages, which speak as people do
+UNSAID = re.compile(
+    r"(beyond|within) noise|counted as chances|plainest|\bmend|(is|are) told\b|so often|ten-thousandth|the way of ECE"
+)
+PROSE = [
+    *(path for path in PAGES if path.name != "CONTRIBUTING.md"),
+    *sorted((ROOT / "experiments").rglob("README.md")),
+    *sorted((ROOT / "colabs").glob("*.ipynb")),
+    ROOT / "focalgeo" / "report" / "sentences.html",
+]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_prose_has_the_words_of_the_field(page):
+    text = " ".join(re.sub(r"`[^`]*`|\{[#%].*?[#%]\}", "", page.read_text(encoding="utf-8")).split())
+    assert not [text[max(0, match.start() - 40) : match.end() + 40] for match in UNSAID.finditer(text)]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_to_a_file_and_a_heading_and_every_file_that_is_named_exists(page):
     text = page.read_text(encoding="utf-8")
