@@ -1,5 +1,6 @@
 """Pages that are run: notebooks from a fresh kernel at quick size, and the gallery, with what they print and draw."""
 
+import contextlib
 import io
 import os
 import re
@@ -63,14 +64,18 @@ def _figure(made, name, drawing):
 
 
 def drawn(path: Path, name: str) -> dict[str, str]:
-    """The page with what each block of its code draws into `ax` below it, and these figures."""
+    """The page with what each block of its code prints and draws into `ax` below it, and these figures."""
     known, made = {}, {}
 
     def below(match):
-        exec(match[1], known)
-        drawing = io.StringIO()
-        known["ax"].figure.savefig(drawing, format="svg")
-        return f"{match[0]}\n\n{_figure(made, name, drawing.getvalue())}"
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(match[1], known)
+        parts = [match[0], *([f"```text\n{text.rstrip()}\n```"] if (text := printed.getvalue()) else [])]
+        if ax := known.pop("ax", None):
+            drawing = io.StringIO()
+            ax.figure.savefig(drawing, format="svg")
+            parts.append(_figure(made, name, drawing.getvalue()))
+        return "\n\n".join(parts)
 
     text = re.sub(r"```python\n(.*?)```", below, path.read_text(encoding="utf-8"), flags=re.DOTALL)
     return made | {f"{name}.md": text}

@@ -44,7 +44,9 @@ def on_config(config):
 def on_files(files, config):
     """The theme's files, the repository's that are shown, and those that are made."""
     made = {"examples/README.md": examples(), "api/README.md": index()}
-    made |= dict(map(reference, names.PAGES)) | notebooks.drawn(ROOT / "docs" / "gallery.md", "docs/gallery")
+    made |= dict(map(reference, names.PAGES))
+    for page in ("docs/concepts", "docs/gallery"):
+        made |= notebooks.drawn(ROOT / f"{page}.md", page)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         run = pool.map(lambda path: notebooks.latest(path, Path(folder) / path.stem), NOTEBOOKS)
         for path, notebook in zip(NOTEBOOKS, run, strict=True):

@@ -1,4 +1,4 @@
-"""The tables of docs/reference.md, and README.md's of experiments and notebooks: python -m docs.tables makes them anew.
+"""The tables of docs/reference.md, of experiments and of notebooks: python -m docs.tables makes them anew.
 
 `make docs` and a release begin with it, so nobody who adds a name has to.
 """
@@ -146,8 +146,11 @@ def pages() -> dict[Path, str]:
         "methods": methods(),
         "metrics": metrics(),
     }
-    front = {"experiments": index(), "notebooks": notebooks()}
-    tables = {ROOT / "docs" / "reference.md": names, ROOT / "README.md": front}
+    tables = {
+        ROOT / "docs" / "reference.md": names,
+        ROOT / "experiments" / "README.md": {"experiments": index()},
+        ROOT / "README.md": {"notebooks": notebooks()},
+    }
     return {path: filled(path.read_text(encoding="utf-8"), own) for path, own in tables.items()}
 
 

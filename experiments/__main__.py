@@ -1,10 +1,10 @@
-"""Answer a question, or list all with the papers' claims, their verdicts, cost and date, from the stored results.
+"""Answer a question, or list all questions and the verdicts on the papers' claims, from the stored results.
 
-python -m experiments                     all questions
-python -m experiments theory              one: what is stored
+python -m experiments                     all questions, with how many claims are supported, contradicted, undecided
+python -m experiments theory              one: its claims with verdicts, command, cost and date
 python -m experiments theory --store      train or measure what is not stored, write (--help: its flags)
 python -m experiments --papers            every table and figure of the papers, and what answers it
-python -m experiments --readme            write the table of experiments into README.md
+python -m experiments --readme            write the table of experiments into experiments/README.md
 """
 
 import sys
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     elif name == "--papers":
         print(coverage(), end="")
     elif name == "--readme":
-        readme = question.HERE.parent / "README.md"
+        readme = question.HERE / "README.md"
         question.replaced(
             readme, question.filled(readme.read_text(encoding="utf-8"), {"experiments": question.index()})
         )
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         with question.reported():
             question.answer(question.load(name), arguments[1:])
     else:
-        print("\n".join(map(question.summary, [name] if name else question.QUESTIONS)), end="")
+        print(question.summary(name) if name else question.listing(), end="")
     return 0
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-SHOWS, NOT, UNTOLD = "shows", "does not show", "cannot be told"
+SHOWS, NOT, UNTOLD = VERDICTS = "supported", "contradicted", "undecided"
 LEARNED = 0.2  # accuracy of ten classes below which a run has learned nothing
 RESAMPLES = 2000
 
@@ -45,7 +45,7 @@ UNKNOWN = Interval(math.nan, -math.inf, math.inf)
 
 
 class Claim(NamedTuple):
-    """One statement with where it is made, its verdict (shows, does not show, cannot be told), and the numbers."""
+    """One statement with where it is made, its verdict (one of VERDICTS), and the numbers."""
 
     source: str  # as "Mukhoti et al., Table 1"; "focalgeo" for what the project says itself
     claim: str

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import pandas as pd
 
-from experiments.numbers import NOT, SHOWS, UNTOLD, Claim, markdown, rounded
+from experiments.numbers import VERDICTS, Claim, markdown, rounded
 from focalgeo import files
 from focalgeo.types import InputError, RunError
 
@@ -368,16 +368,26 @@ def details(question: Question, claims: Sequence[Claim], texts: Mapping[str, str
     return "\n".join(filter(None, [*pieces, "".join(written.partition(RECORD)[1:])]))
 
 
+def counts(name: str) -> list[str]:
+    """How many claims of a question are supported, contradicted and undecided, and when it was last run."""
+    results = stored(HERE / name)
+    verdicts = [claim["verdict"] for claim in results.get("claims", [])]
+    run = results["about"]["date"] if results else "not yet run"
+    return [*(str(verdicts.count(said)) for said in VERDICTS), run]
+
+
 def index() -> str:
-    """The README's table of experiments: each question, its claims by verdict (open: not told), its last run."""
-    rows = []
-    for name in QUESTIONS:
-        results = stored(HERE / name)
-        verdicts = [claim["verdict"] for claim in results.get("claims", [])]
-        counts = [str(verdicts.count(said) or "") for said in (SHOWS, NOT, UNTOLD)]
-        run = results["about"]["date"] if results else "not yet run"
-        rows.append([f"[`{name}`](experiments/{name})", title(name), *counts, run])
-    return markdown(["`python -m experiments …`", "question", "show", "do not", "open", "run"], rows)
+    """The table of all questions, in experiments/README.md: each with its claims by verdict and its last run."""
+    rows = [[f"[`{name}`]({name})", title(name), *counts(name)] for name in QUESTIONS]
+    return markdown(["`python -m experiments ...`", "question", *VERDICTS, "run"], rows)
+
+
+def listing() -> str:
+    """The same as text for a terminal."""
+    lines = [("", "question", *VERDICTS, "run"), *((name, title(name), *counts(name)) for name in QUESTIONS)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return "\n".join([*text, "", "claims of one: python -m experiments NAME", ""])
 
 
 def title(name: str) -> str:

@@ -143,7 +143,12 @@ def make_parser() -> argparse.ArgumentParser:
         ("seed", 0, "seed of the bootstrap and of the folds"),
     ):
         add(f"--{flag}", type=int, default=default, help=f"{what} (default {default})")
-    add("--coverage", type=float, metavar="SHARE", help="sets of classes that hold the label so often, as 0.9")
+    add(
+        "--coverage",
+        type=float,
+        metavar="SHARE",
+        help="sets of classes that contain the label with this probability, for example 0.9",
+    )
     help = "sets' kind: lac (default), the smallest; aps, larger where it is harder; raps, seldom large"
     add("--sets", choices=("lac", "aps", "raps"), default="lac", help=help)
     help = "what has that coverage: all (default), each class, class_cluster or group"

@@ -1,8 +1,15 @@
-"""The main job: python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits [--config.loss.gamma=3 ...].
+"""Train a classifier, calibrate it, measure the curvature of its loss, and show all of it on one page.
 
---shard=i/n runs the i-th of n parts of a sweep; --fields lists the fields of the config alone, --help those too.
-On several hosts give the same command on each: under SLURM, Open MPI 4, GKE and on TPU pods without more flags,
-elsewhere with --coordinator=HOST:PORT --processes=N --process=I [--join-timeout=300 --heartbeat=100, in seconds].
+    python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits [--config.loss.gamma=3 ...]
+
+  --config=PATH              a config, or the name of one that is installed: `python -m focalgeo` lists them
+  --workdir=FOLDER           for all results: new, empty, or that of the same command, which then goes on
+  --config.FIELD=VALUE       another value of a field of the config
+  --fields                   lists all fields with their defaults, meanings and ranges
+  --shard=i/n                the i-th of n parts of a sweep
+  --coordinator=HOST:PORT --processes=N --process=I [--join-timeout=300 --heartbeat=100, in seconds]
+                             on several hosts; under SLURM, Open MPI 4, GKE and on TPU pods the same command is enough
+
 Compiled programs are kept in ~/.cache/focalgeo/xla; JAX_COMPILATION_CACHE_DIR names another folder, or empty none.
 """
 
@@ -57,10 +64,13 @@ def main(arguments: list[str]) -> int:
     """Run the job; returns the exit code: 0, 2 (bad input), 3 (the run cannot go on) or 128 + signal."""
     several, code, line = False, 0, ""
     try:
-        if {"-h", "--help", "--fields"} & set(arguments):
+        if {"-h", "--help"} & set(arguments):
+            print(__doc__, end="")
+            return 0
+        if "--fields" in arguments:
             from focalgeo.job import describe_config
 
-            print(*([] if "--fields" in arguments else [__doc__]), describe_config(), sep="\n")
+            print(describe_config())
             return 0
         of_job, workdir, shard, cluster = parse(arguments[1:])
         from focalgeo import job, parallel  # jax after the flags, so that a typo is answered at once

@@ -243,7 +243,9 @@ VERDICTS = {
     ),
 }
 FLOOR = Metric("noise_floor", 0.01, 0.0, 0.012, 360, split="test", method=TEMPERATURE[0], criterion="nll")
-VERDICTS["an ECE remains"] = [*VERDICTS["chosen"][0], FLOOR], VERDICTS["chosen"][1]
+MANY = [row for row in VERDICTS["chosen"][0] if row.name != "class1_ece"], VERDICTS["chosen"][1]  # classes
+VERDICTS["more than chance"] = [*MANY[0], FLOOR], MANY[1]
+VERDICTS["no more than chance"] = [*MANY[0], replace(FLOOR, high=0.04)], MANY[1]
 
 
 def test_verdicts_say_what_intervals_say(tmp_path, figures):
@@ -253,7 +255,7 @@ def test_verdicts_say_what_intervals_say(tmp_path, figures):
         page = write_report(write_workdir(tmp_path / str(number), rows, manifest)).read_text()
         lines.append(f"{name}: {html.unescape(re.search('<p class=.lead.>(.*?)</p>', page, re.DOTALL)[1])}")
     assert_golden("verdicts", lines)
-    assert results_text(*VERDICTS["an ECE remains"], "test").endswith("where chance alone would leave 1.00%.")
+    assert "\nECE on test falls from 5.7% to 3.0%, NLL rises" in results_text(*VERDICTS["more than chance"], "test")
 
 
 def moved(ece, trace, spread=(0.001, 1.0), seeds=(0, 1, 2)):

@@ -96,11 +96,11 @@ def test_every_command_is_listed_and_handed_its_arguments(tmp_path):
 
 
 def test_the_fields_are_shown_from_any_folder(tmp_path):
-    for flag in ("--fields", "--help"):
+    for flag, says in (("--fields", "optimizer.epochs            60 "), ("--help", "--fields  ")):
         code, out, _ = command("-m", "focalgeo.run", flag, folder=tmp_path)
         assert code == 0
-        assert "optimizer.epochs            60 " in out
-        assert ("--shard=i/n" in out) == (flag == "--help")
+        assert says in out
+    assert len(out.splitlines()) <= 15
 
 
 @pytest.mark.parametrize("module", ["focalgeo.run", "focalgeo.calibrate"])

@@ -89,7 +89,7 @@ def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     tables, words = [metric_table(run, split, corner, names=PRINTED)], Markup()
     if run.chosen:
         tests = _tests_section(run)
-        tables, words = [*tables, *tests.tables], tests.words + _decision_section(run).words + _beware(run)
+        tables, words = [*tables, *tests.tables], tests.words + _decision_section(run).words + verdict(run)
     sentences = filter(None, (sentence.striptags() for sentence in words.split("</p>")))
     return "\n".join(["\n\n".join(map(sections.as_text, tables)), *sentences])
 
@@ -186,13 +186,15 @@ def _judge(run):
 
 
 def verdict(run: Run) -> Markup:
-    """Return the verdict, two sentences at the most: the method to use with its evidence, and what test adds."""
+    """Return the lead: metrics before and after, the method to use with its evidence, and what speaks against it."""
     entry, chosen, (metric, title) = run.manifest["calibration"], run.chosen, _judge(run)
     test, leave, plainest = entry.get("score_test"), chosen == AS_TRAINED, Column(**entry["plainest"])
     fitted = [column for column in run.column_of_each(HELD_OUT) if column.criterion]
     # the method to use is held against none; where none is the choice, it is held against the first method fitted
     against = [*fitted, AS_TRAINED][0] if leave else AS_TRAINED
     row, cost = (run.difference(metric, HELD_OUT, *pair) for pair in ((chosen, against), (plainest, chosen)))
+    less = run.difference("ece", HELD_OUT, chosen, AS_TRAINED)
+    simpler = "" if plainest in (chosen, AS_TRAINED) else run.in_words(plainest)
     on_val = say(
         "on_val",
         use=run.in_words(chosen),
@@ -202,30 +204,40 @@ def verdict(run: Run) -> Markup:
         n=row and row.n,
         least=LEAST_EXAMPLES,
         numbers=row and difference_text(row, title),
-        plainest="" if plainest in (chosen, AS_TRAINED) else run.fitted_title(plainest).lower(),
+        simpler=simpler[:1].upper() + simpler[1:],
         cost=cost and difference_text(cost, title),
+        worse=difference_text(less, ECE, named=False) if finding(less) == "worse" and less.n >= LEAST_EXAMPLES else "",
     )
-    on_val = (on_val + " " + _beware(run)).rstrip()
-    if run.measured_on == HELD_OUT:
-        return on_val + " " + say("no_test")
     judged = [
         (row.n, finding(row), name.upper(), difference_text(row, run.metrics[name], named=False))
         for name in ("nll", "ece")
-        if (row := run.difference(name, run.measured_on, chosen, against))
+        if run.measured_on != HELD_OUT and (row := run.difference(name, run.measured_on, chosen, against))
     ]
-    return (on_val + " " + say("on_test", judged=judged, least=LEAST_EXAMPLES)).rstrip()
+    other = "uncalibrated outputs" if against == AS_TRAINED else run.fitted_title(against).lower()
+    added = say("on_test", judged=judged, least=LEAST_EXAMPLES, leave=leave, against=other)
+    parts = _before_and_after(run), on_val, say("no_test") if run.measured_on == HELD_OUT else added
+    return Markup(" ").join(part.strip() for part in parts if part.strip())
 
 
-def _beware(run):
-    """Return what speaks against the method to use: a higher ECE than as given, or one that chance does not leave."""
-    less = run.difference("ece", HELD_OUT, run.chosen, AS_TRAINED)
-    ece, floor = (run.metric(run.chosen, name) for name in ("ece", "noise_floor"))
+def _before_and_after(run):
+    """The ECE, of two classes that of P(1), and the NLL as given and by the method to use, and what chance leaves."""
+    numbers, ece = [], "class1_ece" if run.metric(AS_TRAINED, "class1_ece") else "ece"
+    for name, title in ((ece, ECE._replace(digits=1)), ("nll", NLL._replace(digits=2))):
+        of = [run.metric(column, name) for column in (AS_TRAINED, run.chosen)]
+        if None not in of and of[0].n >= LEAST_EXAMPLES:
+            first, last = (metric_cell(row, title).text for row in of)
+            before = () if run.chosen == AS_TRAINED else (first, of[1].value < of[0].value)
+            numbers.append((("ECE of P(1)" if name == "class1_ece" else title.title), before, last))
+    row, floor = (run.metric(run.chosen, name) for name in ("ece", "noise_floor"))
+    shown = ece == "ece" and row and floor
     return say(
-        "beware",
-        worse=difference_text(less, ECE, named=False) if finding(less) == "worse" and less.n >= LEAST_EXAMPLES else "",
-        remains=[metric_cell(row, ECE).text for row in (ece, floor)] if ece and floor and ece.low > floor.high else (),
-        split=run.measured_on,
-    ).strip()
+        "before_and_after",
+        where="held-out parts of val" if run.measured_on == HELD_OUT else run.measured_on,
+        numbers=numbers,
+        floor=metric_cell(floor, ECE._replace(digits=1)).text if shown else "",
+        n=floor and floor.n,
+        more=shown and row.low > floor.high,
+    )
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:

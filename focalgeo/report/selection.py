@@ -21,6 +21,7 @@ HELD_OUT = "cross_fit"  # the split of rows of val by fits of the other folds
 CRITERION = "nll"  # by which the methods shown are fitted where no other is chosen
 _CRITERIA = {"adaptive_ece": "adaptive ECE", "line_search": "line search"}
 _AT_GAMMA_0 = {FOCAL: PLAIN, "focal_vector_scaling": "vector_scaling"}  # what a method of the focal map is at gamma 0
+_SHARE = "share_of_"  # of a mixture: in calibrator.json, too many for a line
 _SYMBOLS = {"calibration_gamma": "γ", "temperature": "T"}
 NLL, ECE = Title("NLL", "nats"), Title("ECE", "%", scale=100.0, digits=2)
 
@@ -127,6 +128,8 @@ class Run(NamedTuple):
     def in_words(self, column: Column) -> str:
         """Return a method with what was fitted: "focal temperature scaling (γ = 1, T = 0.8)"."""
         values = self.fitted_values(column)
+        if shares := [row for row in self.select(Fit, column) if row.name.startswith(_SHARE)]:
+            return f"the mixture of {len(shares)} methods ({column.method})"
         return self.fitted_title(column).lower() + (f" ({', '.join(values)})" if values else "")
 
     def method_colour(self, column: Column) -> str:
@@ -176,7 +179,7 @@ class Run(NamedTuple):
         return {
             row.name: row.value
             for row in self.select(Fit, column)
-            if (column.method, row.name) != (PLAIN, "calibration_gamma")
+            if (column.method, row.name) != (PLAIN, "calibration_gamma") and not row.name.startswith(_SHARE)
         }
 
     def fitted_values(self, column: Column) -> list[str]:
