@@ -264,6 +264,7 @@ FAULTS = {
         None,
         [fit._replace(zeros=Zeros("half_least", 0.001)) for fit in fitted_at()],
     ],
+    "No example of val has label 3": [outputs(SAME[0][0], SAME[0][1] % 3)],
     "Methods with numbers of each class are not chosen for that: if these classes cannot occur, leave": [
         outputs(SAME[0][0], SAME[0][1] % 3),
         None,

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 import focalgeo
-from focalgeo import config, job, records, run
+from focalgeo import config, files, job, records, run
 from focalgeo.__main__ import COMMANDS
 from focalgeo.job import process
 from focalgeo.rows import Metric, select
+from focalgeo.types import InputError
 
 ROOT = Path(__file__).parent.parent
 QUICK = f"--config={ROOT / 'configs' / 'digits.py'}:quick"
@@ -232,6 +233,11 @@ def test_what_standard_output_cannot_encode_is_a_question_mark():
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "? = 3\n", "")
+
+
+def test_memory_that_ends_while_a_file_is_read_is_said():
+    with pytest.raises(InputError, match=r"cannot be read .* \(more memory than is free\)"), files.reading("a.npz"):
+        raise MemoryError("std::bad_alloc")
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpus"])

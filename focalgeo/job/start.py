@@ -55,9 +55,8 @@ def begin(
                 f"{dataset.name} has changed since the run in {workdir} began (checksum {shown(began_with, most=12)} "
                 f"there, {dataset.checksum[:12]} now); restore the data or choose another --workdir"
             )
-        pairs = {name: (there, now.get(name)) for name, there in manifest.get("versions", {}).items()}
-        changed = [f"{name} {there}, now {here}" for name, (there, here) in pairs.items() if here != there]
-        if changed:
+        there = manifest.get("versions", {})
+        if changed := [f"{name} {there[name]}, now {now.get(name)}" for name in there if there[name] != now.get(name)]:
             say(f"the run in {workdir} began with {'; '.join(changed)}: its last digits may differ")
         return
     started(config, members, states)

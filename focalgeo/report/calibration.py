@@ -52,8 +52,9 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
     """
     wanted, titles = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"], {}
     for name, title in run.metrics.items():
-        titles |= {name: title} if name in wanted else {}
-        titles |= _BESIDE_ECE if name == "ece" and name in titles else {}
+        if name in wanted:
+            titles[name] = title
+            titles |= _BESIDE_ECE if name == "ece" else {}
     rows = {column: {name: run.metric(column, name, split) for name in titles} for column in run.columns(split)}
     lines = [
         (run.method_title(column), _fit_note(run, column), of_names, "chosen" if column == run.chosen else "")

@@ -59,8 +59,12 @@ def noise_floor(log_probs: LogProbs, *, num_bins: int = 15, num_draws: int = 100
         (0.061, 0.088)
     """
     rows = np.asarray(checks.examples(log_probs, np.argmax(log_probs, axis=-1), num_bins=num_bins).rows)
-    confidence = _confidence(rows)
-    index = np.searchsorted(inner_ends(num_bins, np.float64), confidence)
+    return floor_of(confidence_of(rows), num_bins=num_bins, num_draws=num_draws, seed=seed)
+
+
+def floor_of(confidence: Array, *, num_bins: int, num_draws: int, seed: int = 0) -> NoiseFloor:
+    """`noise_floor` of confidences [examples] of log-probabilities that have been checked."""
+    index = _bin_of(confidence, num_bins)
     variance = np.bincount(index, confidence * (1 - confidence), minlength=num_bins)
     large = variance > _NORMAL
     few = confidence[~large[index]]
@@ -107,7 +111,7 @@ def calibration_test(
     """
     checks.check_choice("statistic", statistic, STATISTICS)
     rows, labels, _ = map(np.asarray, checks.examples(log_probs, labels, num_bins=num_bins))
-    confidence, right = _confidence(rows), rows.argmax(axis=1) == labels
+    confidence, right = confidence_of(rows), rows.argmax(axis=1) == labels
     of = _kuiper if statistic == "kuiper" else _ece(num_bins)
     value = float(of(confidence, (right - confidence)[None])[0])
     # draws that are equal to it but for rounding count as at least as large
@@ -115,7 +119,8 @@ def calibration_test(
     return CalibrationTest(value, float((1 + reached) / (1 + num_draws)), len(rows))
 
 
-def _confidence(rows):
+def confidence_of(rows: Array) -> Array:
+    """The largest probability of each row of log-probabilities, in float64."""
     return np.exp(rows.max(axis=1).astype(np.float64)).clip(max=1)
 
 
@@ -125,9 +130,13 @@ def _kuiper(confidence, residuals):
     return (sums.max(axis=1, initial=0) - sums.min(axis=1, initial=0)) / len(confidence)
 
 
+def _bin_of(confidence, num_bins):
+    return np.searchsorted(inner_ends(num_bins, np.float64), confidence)
+
+
 def _ece(num_bins):
     def of(confidence, residuals):
-        index = np.searchsorted(inner_ends(num_bins, np.float64), confidence)
+        index = _bin_of(confidence, num_bins)
         inside = csr_array((np.ones(len(index)), (np.arange(len(index)), index)), shape=(len(index), num_bins))
         return np.abs(residuals @ inside).sum(axis=1) / len(confidence)
 

@@ -55,17 +55,12 @@ def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: Se
     # classes without an example, or that some fit of the other folds may not see where a method has their numbers
     counts = np.bincount(val.labels, minlength=val.logits.shape[1])
     missing, rare = np.flatnonzero(counts == 0), np.flatnonzero((counts > 0) & (counts < num_folds))
+    by_class = any("biases" in fitted.params for fitted in fits)
     if missing.size:
-        barred = (
-            " Methods with numbers of each class are not chosen for that"
-            if any("biases" in fitted.params for fitted in fits)
-            else ""
-        )
-        yield (
-            f"No example of val has label {listed(missing)}: what the methods do to such a class was never checked."
-            f"{barred and barred + ': if these classes cannot occur, leave their columns out.'}"
-        )
-    if rare.size and any("biases" in fitted.params for fitted in fits):
+        what = f"No example of val has label {listed(missing)}: what the methods do to such a class was never checked."
+        barred = "Methods with numbers of each class are not chosen for that"
+        yield f"{what} {barred}: if these classes cannot occur, leave their columns out." if by_class else what
+    if rare.size and by_class:
         what = f"Fewer than {num_folds} examples of val, the number of folds, have label {listed(rare)}"
         yield f"{what}: what methods with numbers of each class do to them rests on next to nothing."
     if measured == "test":

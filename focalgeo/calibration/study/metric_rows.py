@@ -17,9 +17,8 @@ from scipy.sparse import csr_array
 from scipy.special import stdtrit
 
 from focalgeo.calibration.methods import Calibrated, Fitted
-from focalgeo.calibration.metrics import METRICS, metric_entries, resampling
+from focalgeo.calibration.metrics import METRICS, chance, metric_entries, resampling
 from focalgeo.calibration.metrics.binning import Reliability, reliability
-from focalgeo.calibration.metrics.chance import noise_floor
 from focalgeo.calibration.metrics.two_classes import binary_reliability
 from focalgeo.calibration.study import measurement
 from focalgeo.calibration.study.measurement import Sample
@@ -56,7 +55,8 @@ def calibration_rows(
     """
     rows = _rows(sample, metric_entries(names), reliability, "reliability", pairs)
     for calibrated in sample.calibrated if "ece" in names and sample.clusters is None else ():
-        mean, high = noise_floor(calibrated.log_probs, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS)
+        confidence = chance.confidence_of(np.asarray(calibrated.log_probs))
+        mean, high = chance.floor_of(confidence, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS)
         rows.append(Metric("noise_floor", mean, 0.0, high, len(sample.labels), **_tags(sample, calibrated)))
     return rows
 
