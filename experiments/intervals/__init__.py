@@ -11,7 +11,8 @@ A seed is 100 data sets of each cell, each resampled 300 times. Intervals, from 
 standard deviations, of squares where 0 is within reach; "hull", the least interval that contains "before" and the value
 +- 1.96 standard deviations; "percentile", the 2.5% and 97.5% quantiles; "BCa", those moved by the share of resamples
 below the value and by their skewness / 6, in place of the jackknife's. Ends below 0 are 0. The difference is the ECE of
-the outputs less their ECE at a temperature of 1.25, with the interval of `paired_bootstrap`.
+the outputs less their ECE at a temperature of 1.25: "focalgeo" is the interval of `paired_bootstrap`, "before" the
+difference +- 1.96 standard deviations.
 
 Smooth ECE is measured in cells of 1,000 examples and at most 10 classes. No other library that is installed here gives
 an interval of an ECE.
@@ -43,7 +44,7 @@ SHARPNESS = {2: (1.0, 1.25, 1.55, 2.2), 10: (1.0, 1.1, 1.2, 1.37, 1.96), 100: (1
 FILES = {"Wide ResNet": "wide-resnet-16-4-cifar100.npz", "DenseNet": "densenet-cifar100.npz"}
 INTERVALS = ("focalgeo", "before", "hull", "percentile", "BCa")
 ERRORS = ("ece", "adaptive_ece", "smooth_ece", "classwise_ece", "binary_ece")
-DIFFERENCE = "ece_difference"
+OTHER, DIFFERENCE = "ece_at_temperature", "ece_difference"
 
 
 class Cell(NamedTuple):
@@ -105,12 +106,12 @@ def sample(cell: Cell, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
 
 @functools.cache
 def metric_of(names: tuple[str, ...]) -> Any:
-    """The metrics of what `sample` draws, and the difference."""
+    """The metrics of what `sample` draws, and the ECE at TEMPERATURE."""
 
     def metric(rows, labels, *, weights=None):
         outputs, other = jnp.split(rows, 2, axis=1)
         found = {name: getattr(calibration, name)(outputs, labels, weights=weights) for name in names}
-        return found | {DIFFERENCE: found["ece"] - calibration.ece(other, labels, weights=weights)}
+        return found | {OTHER: calibration.ece(other, labels, weights=weights)}
 
     return metric
 
@@ -119,7 +120,8 @@ def metric_of(names: tuple[str, ...]) -> Any:
 def truth(population: Cell, names: tuple[str, ...]) -> dict[str, Any]:
     """The metrics of a million examples, or of all that there are."""
     rows, labels, _ = sample(population, np.random.default_rng(0))
-    return metric_of(names)(rows, labels)
+    true = metric_of(names)(rows, labels)
+    return true | {DIFFERENCE: true["ece"] - true[OTHER]}
 
 
 def intervals(value: Any, draws: np.ndarray, clusters: Clusters | None) -> Iterator[Any]:
@@ -151,13 +153,18 @@ def measure(cell: Cell, seed: int) -> list[dict[str, Any]]:
         clusters = Clusters.of(index if cell.clusters else None, labels, weights)
         key = rng.integers(2**32, size=2, dtype=np.uint32)
         ((values, draws),) = resampling.drawn((metric, metric), [rows], labels, key, clusters, RESAMPLES)
-        for name, value in values.items():
-            of = value, draws[name]
+        for name in (*cell.metrics, DIFFERENCE):
             if name == DIFFERENCE:
-                less = resampling.compared(*of, num_examples=0, clusters=clusters)
-                ends = {"focalgeo": (less.low, less.high)}
+                pair = ((values[each], draws[each]) for each in ("ece", OTHER))
+                less = resampling.compared(*pair, num_examples=cell.examples, clusters=clusters)
+                half = resampling.student(clusters)[1] * less.stderr
+                ends = {
+                    "focalgeo": (less.low, less.high),
+                    "before": (less.difference - half, less.difference + half),
+                }
             else:
-                ends = dict(zip(INTERVALS, np.maximum([*intervals(*of, clusters)], 0), strict=True))
+                found_ends = intervals(values[name], draws[name], clusters)
+                ends = dict(zip(INTERVALS, np.maximum([*found_ends], 0), strict=True))
             for at, (low, high) in ends.items():
                 found.setdefault(name, {}).setdefault(at, []).append((low <= true[name] <= high, high - low))
     means = {name: {at: np.mean(each, 0).tolist() for at, each in of.items()} for name, of in found.items()}
@@ -192,7 +199,7 @@ def claims(runs: pd.DataFrame) -> Iterator[Claim]:
             f"least {100 * ours.min():.1f}% ({ours.idxmin()}); significantly below in {fails} of {len(ours)} cells"
         )
         yield Claim("focalgeo", f"{title}: the interval holds the truth in 93% of data sets", verdict, because)
-        if metric in ERRORS:
+        if metric != "nll":
             wider = of(runs, metric, 1).pipe(lambda width: width.focalgeo / width.before - 1)
             words = f"{title}: the interval is at most 1.3 times as wide as before"
             yield told("focalgeo", words, interval(wider), scale=100, unit="%", what="wider by", margin=0.3)

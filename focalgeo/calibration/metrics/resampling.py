@@ -84,14 +84,12 @@ def bootstrap(
         the number of examples. The interval is centred on the value less the bias b of resampling, the mean over
         resamples less the value, and reaches 1.96 standard deviations s of the resamples to either side.
 
-        Resampling biases a calibration error upwards, just as sampling did, and by less where gaps are near 0. So where
-        no resample is negative and b is more than 5 of its standard errors (or s / 2, if that is less), which it is not
-        of a mean, the interval of the true number is wider, with r = b / s: from value - (1 + 2 r) b - 1.96 s, or from
-        0 where the same interval of the squares reaches 0, as for a calibrated model, to value - b r / (2 + r) + 1.96
-        s. Where examples are few for the bins, as for class-wise ECE of 100 classes, it often begins at 0: the data do
-        not say more. In experiments/intervals it holds the truth in 90 to 100% of data sets for ECE, adaptive ECE and
-        that of class 1, in 84 to 98% for smooth ECE, and not for class-wise ECE of a confident network with 100 classes
-        and 1,000 examples. Percentile and BCa intervals of a small ECE leave it out nearly always.
+        Resampling lifts a calibration error, just as sampling did, and by less where gaps are near 0. So where no
+        resample is negative and b is more than 5 of its standard errors (or s / 2, if that is less), which it is not
+        of a mean, the interval holds all that the lift may be: from value - (1 + 2 b / s) b - 1.96 s, or from 0 where
+        the first interval of the squares reaches 0, as for a calibrated model, to value + 1.96 s. Where examples are
+        few for the bins, as for class-wise ECE of 100 classes, it often begins at 0: the data do not say more.
+        experiments/intervals says how often it holds the truth.
 
         Where all resamples of a mean are positive and skewed to the right, as those of the NLL, it is the interval of
         the logarithms: of 300 overconfident examples it then covers about 94%, where the plain one covers 91%
@@ -135,20 +133,32 @@ def estimated(value: Scalar, draws: Draws, *, num_examples: int, clusters: Clust
     spread, quantile = student(clusters)
     deviations = spread * quantile
     with np.errstate(all="ignore"):
-        bias, deviation = np.nanmean(draws - value), np.nanstd(draws, ddof=1)
-        ratio, least = bias / deviation, np.nanmin(draws)
-        # more than chance makes of a mean, such as the Brier score, over so many resamples
-        if least >= 0 and ratio > min(_SIGNIFICANT / len(draws) ** 0.5, 0.5):
-            low = value - (1 + 2 * ratio) * bias - deviations * deviation
-            low = max(low, 0.0) * (_normal_interval(draws**2, value**2, deviations)[0] > 0)
-            high = value - ratio / (2 + ratio) * bias + deviations * deviation
+        deviation, lift = np.nanstd(draws, ddof=1), most_lift(value, draws)
+        if lift > 0:
+            low = max(value - lift - deviations * deviation, 0.0)
+            low *= _normal_interval(draws**2, value**2, deviations)[0] > 0
+            high = value + deviations * deviation
         # of logarithms where a positive mean is skewed to the right: asking for more of the skewness than its sign
         # would leave out just the samples whose interval is too narrow
-        elif value > 0 and least > 0 and np.nanmean((draws - np.nanmean(draws)) ** 3) > 0:
+        elif value > 0 and np.nanmin(draws) > 0 and np.nanmean((draws - np.nanmean(draws)) ** 3) > 0:
             low, high = np.exp(_normal_interval(np.log(draws), np.log(value), deviations))
         else:
             low, high = _normal_interval(draws, value, deviations)
         return Estimate(value, spread * deviation, low, high, np.int32(num_examples))
+
+
+def most_lift(value: Scalar, draws: Draws) -> Array | float:
+    """How far chance may have lifted a sum of gaps, such as an ECE, above the true one; 0 of a mean.
+
+    With b the mean of the draws less the value, s their standard deviation and r = b / s it is (1 + 2 r) b, at most the
+    value: resampling lifts gaps near 0 by less than sampling did, by b / 2.4 where all gaps are 0.
+    """
+    bias = np.nanmean(draws - value)
+    ratio = bias / np.nanstd(draws, ddof=1)
+    # more than chance makes of a mean, such as the Brier score, over so many resamples
+    if np.nanmin(draws) < 0 or not ratio > min(_SIGNIFICANT / len(draws) ** 0.5, 0.5):
+        return 0.0
+    return min((1 + 2 * ratio) * bias, value)
 
 
 def student(clusters: Clusters | None) -> tuple[Array | float, Array | float]:
@@ -197,17 +207,17 @@ def paired_bootstrap(
         weights: As for `bootstrap`.
 
     Returns:
-        PairedDifference for each scalar. The interval is the difference +- 1.96 standard deviations of the
-        resamples, and the p-value is 2 Phi(-|difference| / standard deviation), so that it is below 0.05 exactly where
-        the interval leaves out 0. A difference that rounding may explain is 0, see `rounded_difference`; where no
-        resample differs the p-value is 1 for a difference of 0, else 0. Unlike `bootstrap`,
-        the bias of resampling is not taken off: where there is no difference both sides have the same bias, and an
+        PairedDifference for each scalar. The p-value is 2 Phi(-|difference| / s), with s the standard deviation of the
+        resamples. The interval of a mean, as of NLL or Brier score, is the difference +- 1.96 s. A difference that rounding may explain is 0, see `rounded_difference`; where no
+        resample differs the p-value is 1 for a difference of 0, else 0.
+
+        A calibration error is lifted by chance, the smaller one more: their difference leans towards 0. Unlike in
+        `bootstrap` this is not taken off, since where there is no difference both have the same bias, and an
         estimate of it only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly
         calibrated models is conservative: tests/calibration/test_resampling.py counts how often it rejects where there
-        is none. An ECE's difference leans towards 0, as chance adds more to the smaller ECE: the interval is then that
-        of the test, and bounds the difference that two such samples show; the true one lies beyond its outer end in
-        half of all samples or so (1,000 examples, true difference 0.034). An interval of the true difference would be
-        two to three times as wide. NLL and Brier score, which are means, have no such bias.
+        is none. But the interval reaches further where that is away from 0, by what chance may have lifted
+        the first (below) and the second (above), (1 + 2 b / s) b of each as in `bootstrap`: it holds the true
+        difference, and leaves out 0 exactly where the p-value is below 0.05.
 
     Example:
         >>> cooled = calibration.temperature_scaling(logits, 2.0)
@@ -221,8 +231,8 @@ def paired_bootstrap(
     checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
     labels, clusters = first.labels, Clusters.of(clusters, first.labels, weights)
     pair = _bootstrapped(metric, [first.rows, second.rows], labels, key, clusters, num_resamples)
-    less = jax.tree.map(partial(rounded_difference, num_terms=len(labels)), *pair)
-    return jax.tree.map(partial(compared, num_examples=len(labels), clusters=clusters), *less)
+    of = partial(compared, num_examples=len(labels), clusters=clusters)
+    return jax.tree.map(lambda *each: of(each[:2], each[2:]), *pair[0], *pair[1])
 
 
 def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
@@ -241,16 +251,20 @@ def rounded_difference(first: Array, second: Array, *, num_terms: int) -> Array:
     return np.where(abs(difference) <= noise, np.zeros_like(difference), difference)
 
 
-def compared(value: Scalar, draws: Draws, *, num_examples: int, clusters: Clusters | None = None) -> PairedDifference:
-    """The PairedDifference of `paired_bootstrap`, from a difference on the data and its values on the resamples."""
+def compared(
+    first: tuple[Scalar, Draws], second: tuple[Scalar, Draws], *, num_examples: int, clusters: Clusters | None = None
+) -> PairedDifference:
+    """The PairedDifference of `paired_bootstrap`, from two metrics on the data and their values on the resamples."""
+    value, draws = (rounded_difference(*each, num_terms=num_examples) for each in zip(first, second, strict=True))
     spread, quantile = student(clusters)
     with np.errstate(all="ignore"):
-        stderr = spread * np.nanstd(draws, ddof=1)
+        stderr, lifts = spread * np.nanstd(draws, ddof=1), (most_lift(*first), most_lift(*second))
         z = abs(value) / stderr
         # one-sided, so that digits of a small p-value are kept
         tail = special.ndtr(-z) if clusters is None else special.stdtr(clusters.worth - 1, -z)
-    p_value, half = np.where(value == 0, 1.0, 2 * tail), quantile * stderr
-    return PairedDifference(value, stderr, value - half, value + half, p_value, np.int32(num_examples))
+    p_value, low, high = np.where(value == 0, 1.0, 2 * tail), value - quantile * stderr, value + quantile * stderr
+    low, high = low - lifts[0] * (low < 0), high + lifts[1] * (high > 0)
+    return PairedDifference(value, stderr, low, high, p_value, np.int32(num_examples))
 
 
 def drawn(programs, tables, labels, key, clusters, num_resamples, others=(), name="resamples"):

@@ -126,7 +126,7 @@ def _metric_rows(read, fitted, num_bins, num_resamples, seed):
         for column, tags in ((plain, _AS_GIVEN), (scaled, _SCALED)):
             value, _, low, high, count = resampling.estimated(column[0], column[1:], **options)
             yield finite(Metric(name, value, low, high, count, **tags))
-        difference, _, *numbers = resampling.compared((scaled - plain)[0], (scaled - plain)[1:], **options)
+        difference, _, *numbers = resampling.compared(*((each[0], each[1:]) for each in (scaled, plain)), **options)
         yield finite(Difference(f"{name}_difference", difference, *numbers, **_SCALED, against="uncalibrated"))
 
 

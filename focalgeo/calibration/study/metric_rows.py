@@ -274,9 +274,8 @@ def _difference_rows(sample, measured, pairs):
         for name in METRICS:
             if name not in measured[0].values or (name == "accuracy" and keeps_class):
                 continue
-            both = ((measured[index].values[name], measured[index].draws[name]) for index in pair)
-            less = [resampling.rounded_difference(*each, num_terms=n) for each in zip(*both, strict=True)]
-            if not (METRICS[name].may_lack and _is_lacking(*less)):
-                value, _, *numbers = resampling.compared(*less, num_examples=n, clusters=sample.clusters)
+            both = [(measured[index].values[name], measured[index].draws[name]) for index in pair]
+            if not (METRICS[name].may_lack and any(_is_lacking(*each) for each in both)):
+                value, _, *numbers = resampling.compared(*both, num_examples=n, clusters=sample.clusters)
                 rows.append(finite(Difference(f"{name}_difference", value, *numbers, **tags)))
     return rows
