@@ -78,7 +78,7 @@ BUDGETS = {
     "experiments/during_training": 2500,
     "experiments/focal_temperature": 2600,
     "experiments/held_apart": 1350,
-    "experiments/intervals": 2600,
+    "experiments/intervals": 2700,
     "experiments/known_surfaces": 3450,
     "experiments/large_gamma": 1200,
     "experiments/learned_gamma": 2100,
@@ -97,7 +97,7 @@ BUDGETS = {
     "focalgeo/calibration/fits": 10300,
     "focalgeo/calibration/maps": 3950,
     "focalgeo/calibration/methods": 10400,
-    "focalgeo/calibration/metrics": 10750,
+    "focalgeo/calibration/metrics": 10900,
     "focalgeo/calibration/study": 12200,
     "focalgeo/curvature": 9300,
     "focalgeo/data": 15400,
@@ -109,7 +109,7 @@ BUDGETS = {
     "focalgeo/theory": 3750,
     "focalgeo/training": 4800,
     "tests": 72500,
-    "tests/calibration": 57850,
+    "tests/calibration": 58100,
     "tests/curvature": 17150,
     "tests/data": 21550,
     "tests/evaluation": 9650,
@@ -327,7 +327,8 @@ def test_no_function_is_longer_than_sixty_lines():
 @pytest.mark.parametrize("command", ["run", "calibrate"])
 def test_a_command_is_flags_alone(command):
     libraries = {name.split(".")[0] for name in imports(PACKAGE / f"{command}.py")} - {"focalgeo"}
-    assert libraries <= {"argparse", "collections", "contextlib", "ml_collections", "os", "signal", "sys", "typing"}
+    of_a_command = {"argparse", "collections", "contextlib", "ml_collections", "os", "re", "signal", "sys", "typing"}
+    assert libraries <= of_a_command
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def test_arguments_out_of_range_are_refused():
         "starts is 0": lambda: curvature.adaptive_sharpness(slope, params, key, radius=1.0, starts=0),
         "standard error takes 2": lambda: curvature.pac_bayes_sigma(loss, params, key, num_samples=1),
         "rise is 0": lambda: curvature.pac_bayes_sigma(loss, params, key, rise=0.0),
-        "logits: has shape": lambda: curvature.fisher_rao(loss, params),
+        "logits have shape": lambda: curvature.fisher_rao(loss, params),
         "steps is -1": lambda: curvature.adaptive_sharpness(slope, params, key, radius=1.0, steps=-1),
         "value_and_grad is": lambda: curvature.adaptive_sharpness(1.0, params, key, radius=1.0),
         "the loss: has shape": lambda: curvature.adaptive_sharpness(lambda p: (p, p), params, key, radius=1.0),

@@ -186,7 +186,7 @@ def test_a_question_is_made_once_written_and_remade_from_what_is_stored(tmp_path
     assert text.count("| flat | 0.01 |") == 1  # the second has the rows of one word
     assert text.count("| plain | 0.11") == 2
     details = (folder / "details.md").read_text()
-    assert "| here | flat is calibrated | shows |" in details
+    assert "| here | flat is calibrated | supported |" in details
     assert "## means\n\n| way | ECE |" in details
     assert (folder / "figures" / "ece.png").exists()
     question.answer(asked, ["--store", "--tables"])

@@ -55,7 +55,7 @@ def _of_possible(calibration_map: Callable) -> Callable:
 def rows_beside(name: str, rows: object, *numbers: object) -> Array:
     """Scores [..., classes] as floats: on the host, unless they or one of the numbers are JAX's, traced or not."""
     rows = checks.score_rows(name, rows)
-    if not checks.is_traced(rows):
+    if not checks.is_traced(rows) and checks.look_like_probabilities(rows):  # surely: a map is used on every output
         checks.check_logits(name, rows, stacklevel=5)
     if any(isinstance(value, jax.Array) for value in (rows, *numbers)):
         return checks.floats(rows)[0]

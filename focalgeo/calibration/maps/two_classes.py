@@ -65,7 +65,7 @@ def binary_isotonic_calibration(logits: Rows, thresholds: Ascending, probabiliti
         >>> print(np.exp(calibration.binary_isotonic_calibration(two_classes, *steps)[:, 1]).round(4))
         [0.2    0.2614 0.3153 0.4608 0.6079 0.7   ]
     """
-    log_q, log_p = two_log_probs(logits)
+    log_q, log_p = two_log_probs(focal.rows_beside("logits", logits))
     space = namespace(log_p)
     numbers = (space.asarray(numbers, log_p.dtype) for numbers in (thresholds, probabilities))
     p = space.interp(log_p - log_q, *numbers).astype(log_p.dtype)
@@ -83,7 +83,7 @@ def _certain(logits, log_probs):
 @focal.quiet
 def two_log_probs(logits):
     """Log(1 - p) and log p; NaN of a row that is not finite."""
-    rows = focal.rows_beside("logits", checks.score_rows("logits", logits, shape=(..., 2)))
+    rows = checks.score_rows("logits", logits, shape=(..., 2))
     space = namespace(rows)
     s = space.sum(_signed(rows), axis=-1)
     s = space.where(space.isfinite(space.max(space.abs(rows), axis=-1)), s, np.nan)

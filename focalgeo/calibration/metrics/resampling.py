@@ -208,16 +208,17 @@ def paired_bootstrap(
 
     Returns:
         PairedDifference for each scalar. The p-value is 2 Phi(-|difference| / s), with s the standard deviation of the
-        resamples. The interval of a mean, as of NLL or Brier score, is the difference +- 1.96 s. A difference that rounding may explain is 0, see `rounded_difference`; where no
-        resample differs the p-value is 1 for a difference of 0, else 0.
+        resamples. The interval of a mean, as of NLL or Brier score, is the difference +- 1.96 s. A difference that
+        rounding may explain is 0, see `rounded_difference`; where no resample differs the p-value is 1 for a difference
+        of 0, else 0.
 
-        A calibration error is lifted by chance, the smaller one more: their difference leans towards 0. Unlike in
-        `bootstrap` this is not taken off, since where there is no difference both have the same bias, and an
-        estimate of it only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly
-        calibrated models is conservative: tests/calibration/test_resampling.py counts how often it rejects where there
-        is none. But the interval reaches further where that is away from 0, by what chance may have lifted
-        the first (below) and the second (above), (1 + 2 b / s) b of each as in `bootstrap`: it holds the true
-        difference, and leaves out 0 exactly where the p-value is below 0.05.
+        Chance lifts a calibration error, the smaller one more, so a difference of two leans towards 0. Unlike in
+        `bootstrap` this is not taken off: where there is no difference both have the same bias, and an estimate of it
+        only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly calibrated
+        models is conservative: tests/calibration/test_resampling.py counts how often it rejects where there is none.
+        The interval, though, reaches further on the side away from 0, or on both if it holds 0: down by what chance may
+        have added to the first, up by what it may have added to the second, (1 + 2 b / s) b of each as in `bootstrap`.
+        So it holds the true difference, and leaves out 0 exactly where the p-value is below 0.05.
 
     Example:
         >>> cooled = calibration.temperature_scaling(logits, 2.0)
