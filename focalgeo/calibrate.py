@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from focalgeo import files
@@ -48,21 +49,9 @@ RANGES = {
     "seed": (0, 2**31 - 1),
     "prevalence": (0.000001, 0.999999),
 }
-ROLES = {  # names of arrays, and what each does
-    "logits": "holds logits",
-    "probs": "holds probabilities",
-    "labels": "holds labels",
-    "weight": "weighs examples",
-    "group": "names each example's group",
-    "cluster": "names the examples that belong together",
-}
+ROLES = ("logits", "probs", "labels", "weight", "group", "cluster")  # of arrays
 RESERVED = {"val", "test", "cross_fit", "decisions"}  # names of what else is in probabilities/
 EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message.replace('argument ', '', 1)}; see --help")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -70,94 +59,158 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
+FLAGS = {  # by group
+    "input": {
+        "val": {"metavar": "PATH", "help": "outputs on which methods are fitted; never those of training data"},
+        "test": {
+            "metavar": "[NAME=]PATH",
+            "action": "append",
+            "default": [],
+            "help": "other outputs, to test on (default: val is cross-fitted); give it again for further tests",
+        },
+        "logits-key": {
+            "metavar": "NAME",
+            "help": "array of another name; so too --probs-key, --labels-key, --weight-key, --group-key, --cluster-key",
+        },
+        "prefix": {
+            "metavar": "NAME_",
+            "help": "how columns of scores begin; they are probabilities if all rows sum to 1",
+        },
+        "task": {
+            "choices": ("multiclass", "multilabel"),
+            "default": "multiclass",
+            "help": "multilabel: labels [rows, labels] of 0 and 1 (NaN or -1: unknown), and a score for each",
+        },
+        "positive": {"metavar": "NAME", "help": "label of class 1 of two, if labels are names"},
+        "prevalence": {
+            "type": float,
+            "metavar": "SHARE",
+            "help": "share of class 1 of two in use, if the files are undersampled: examples are weighted",
+        },
+        "ignore-label": {
+            "type": _names,
+            "action": "extend",
+            "default": [],
+            "metavar": "LABEL",
+            "help": "labels whose rows are left out, for example -100",
+        },
+        "class-axis": {
+            "type": int,
+            "metavar": "AXIS",
+            "help": "axis of the classes in outputs for every pixel, for example 1: one temperature is fitted",
+        },
+        "floor": {
+            "type": float,
+            "metavar": "P",
+            "help": "what a probability of 0 counts as in the NLL (default: chosen on val)",
+        },
+    },
+    "method": {
+        "methods": {
+            "type": _names,
+            "default": (),
+            "metavar": "NAMES",
+            "help": "methods to compare, for example vector_scaling,isotonic",
+        },
+        "prefer": {
+            "choices": ("least", "plain"),
+            "default": "least",
+            "help": "least expected NLL (default), often a mixture; plain: one map that keeps the class",
+        },
+        "criterion": {
+            "choices": CRITERIA,
+            "default": "nll",
+            "metavar": "NAME",
+            "help": f"what fits, compares and chooses: {', '.join(CRITERIA)} (default nll)",
+        },
+        "criteria": {
+            "type": _names,
+            "default": (),
+            "metavar": "NAMES",
+            "help": "further criteria to fit by, for example ece",
+        },
+        "trained-gamma": {"type": float, "metavar": "GAMMA", "help": "gamma of the focal loss that trained the model"},
+        "also": {
+            "action": "append",
+            "default": [],
+            "metavar": "NAME=PATH",
+            "help": "probabilities of another method, to compare: arrays val (held out, fold by fold) and test",
+        },
+        "folds": {"type": int, "default": 5, "metavar": "FOLDS", "help": "folds of the cross-fit of val (default 5)"},
+    },
+    "decisions": {
+        "coverage": {
+            "type": float,
+            "metavar": "SHARE",
+            "help": "sets of classes that contain the label with this probability, for example 0.9",
+        },
+        "sets": {
+            "choices": ("lac", "aps", "raps"),
+            "default": "lac",
+            "metavar": "KIND",
+            "help": "kind of set: lac (default), smallest; aps, larger on hard examples; raps, seldom large",
+        },
+        "sets-of": {
+            "choices": ("all", "class", "class_cluster", "group"),
+            "default": "all",
+            "metavar": "WHAT",
+            "help": "what has that coverage: all (default), each class, class_cluster or group",
+        },
+        "least-one": {"action": "store_true", "help": "every set contains the predicted class"},
+        "error-at-most": {
+            "type": float,
+            "metavar": "SHARE",
+            "help": "answers of which at most this share is wrong, for example 0.02; uses a third of val",
+        },
+    },
+    "output": {
+        "out": {
+            "metavar": "FOLDER",
+            "type": os.path.expanduser,
+            "help": "folder for all results: new, empty, or of the same command",
+        },
+        "metrics": {
+            "type": _names,
+            "default": DEFAULT_METRICS,
+            "metavar": "NAMES",
+            "help": f"metrics to report (default {','.join(DEFAULT_METRICS)})",
+        },
+        "num-bins": {"type": int, "default": 15, "metavar": "BINS", "help": "bins of both ECEs (default 15)"},
+        "num-resamples": {
+            "type": int,
+            "metavar": "NUMBER",
+            "help": "resamples of the bootstrap (default 1000; fewer for more than 100,000 examples)",
+        },
+        "seed": {
+            "type": int,
+            "default": 0,
+            "metavar": "SEED",
+            "help": "seed of the bootstrap and the folds (default 0)",
+        },
+        "attach": {
+            "metavar": "MODEL.onnx",
+            "help": "ONNX model of the classifier: writes calibrated.onnx, the model and its calibration",
+        },
+    },
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message.replace('argument ', '', 1)}; see --help")
+
+
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all flags; it raises InputError where argparse would exit."""
-    form = argparse.RawDescriptionHelpFormatter
-    usage, parser_of = f"{EXAMPLE} [flags]", {"formatter_class": form, "allow_abbrev": False}
-    parser = _Parser("python -m focalgeo.calibrate", usage, DESCRIPTION, **parser_of)
-    add = parser.add_argument
-    add("--val", metavar="PATH", help="file of the outputs on which the methods are fitted")
-    add(
-        "--test",
-        metavar="[NAME=]PATH",
-        action="append",
-        default=[],
-        help="file of those on which they are measured, if it has labels; else val is cross-fitted. Of several that is"
-        " the first, and of each is asked whether the calibration holds there",
-    )
-    add(
-        "--out",
-        metavar="FOLDER",
-        type=os.path.expanduser,
-        help="folder for all results: new, empty, or of the same command",
-    )
-    for key, what in ROLES.items():
-        add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
-    help = "multiclass (default), or multilabel: labels [rows, labels] of 0 and 1 (NaN or -1: none), a score for each"
-    add("--task", choices=("multiclass", "multilabel"), default="multiclass", help=help)
-    add("--prefix", metavar="NAME_", help="what columns of scores begin with; they are probs if all rows sum to 1")
-    help = "share of class 1 of two in use, if the files are rebalanced (undersampling): weights, as 0.02 / its share"
-    add("--prevalence", type=float, metavar="SHARE", help=help)
-    add("--positive", metavar="NAME", help="the label of class 1 of two, if labels are names")
-    add(
-        "--ignore-label",
-        type=_names,
-        action="extend",
-        default=[],
-        metavar="LABEL",
-        help="labels whose rows are left out, such as -100",
-    )
-    help = (
-        "axis of the classes in outputs for every pixel, two .npy files, as -1 or 1: a temperature, images as clusters"
-    )
-    add("--class-axis", type=int, metavar="AXIS", help=help)
-    add(
-        "--floor", type=float, metavar="P", help="what a probability of 0 counts as in the NLL (default: chosen on val)"
-    )
-    add("--methods", type=_names, default=(), help="methods to compare, such as vector_scaling,isotonic")
-    add(
-        "--criterion",
-        choices=CRITERIA,
-        default="nll",
-        help="by which methods are fitted, compared and chosen: nll (default), ece, ...",
-    )
-    help = "least (default): what costs least on new examples, mostly a mixture; plain: one map that keeps the class"
-    add("--prefer", choices=("least", "plain"), default="least", help=help)
-    add(
-        "--criteria", type=_names, default=(), help="by which methods are fitted besides, such as ece: a search by grid"
-    )
-    add("--metrics", type=_names, default=DEFAULT_METRICS, help=f"metrics (default {','.join(DEFAULT_METRICS)})")
-    add("--trained-gamma", type=float, metavar="GAMMA", help="gamma of the focal loss that the model was trained with")
-    add(
-        "--also",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="probabilities by a method from elsewhere, to be compared: arrays val (held out, fold by fold) and test",
-    )
-    help = "ONNX model of the classifier: calibrated.onnx goes on from its first output, the logits (extra onnx)"
-    add("--attach", metavar="MODEL.onnx", help=help)
-    for flag, default, what in (
-        ("folds", 5, "folds of the cross-fit of val by which a method is chosen"),
-        ("num-bins", 15, "bins of both ECEs"),
-        ("seed", 0, "seed of the bootstrap and of the folds"),
-    ):
-        add(f"--{flag}", type=int, default=default, help=f"{what} (default {default})")
-    add(
-        "--coverage",
-        type=float,
-        metavar="SHARE",
-        help="sets of classes that contain the label with this probability, for example 0.9",
-    )
-    help = "sets' kind: lac (default), the smallest; aps, larger where it is harder; raps, seldom large"
-    add("--sets", choices=("lac", "aps", "raps"), default="lac", help=help)
-    help = "what has that coverage: all (default), each class, class_cluster or group"
-    add("--sets-of", choices=("all", "class", "class_cluster", "group"), default="all", help=help)
-    add("--least-one", action="store_true", help="sets are never empty: the predicted class is always in them")
-    help = "answers of which at most so many are wrong, as 0.02; a third of val is held back for it and for --coverage"
-    add("--error-at-most", type=float, metavar="SHARE", help=help)
-    help = "resamples of the bootstrap (default 1000, of more than 100,000 examples fewer)"
-    add("--num-resamples", type=int, metavar="NUMBER", help=help)
+    """The parser of all flags, in groups; it raises InputError where argparse would exit."""
+    form = partial(argparse.RawDescriptionHelpFormatter, max_help_position=27, width=120)
+    parser = _Parser("python -m focalgeo.calibrate", f"{EXAMPLE} [flags]", DESCRIPTION, formatter_class=form)
+    parser.allow_abbrev = False
+    for title, flags in FLAGS.items():
+        group = parser.add_argument_group(title)
+        for name, options in flags.items():
+            group.add_argument(f"--{name}", **options)
+    for role in ROLES[1:]:
+        parser.add_argument(f"--{role}-key", help=argparse.SUPPRESS)
     return parser
 
 

@@ -515,6 +515,7 @@ def test_help_and_errors_of_flags_are_answered_without_jax():
     for argument, code in (("--help", 0), ("--vla=x", 2)):
         ended = subprocess.run([sys.executable, "-c", script, argument], capture_output=True, text=True, cwd=ROOT)
         assert ended.returncode == code, ended.stderr
+        assert ended.stdout.count("\n") <= 60
 
 
 def test_the_page_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
