@@ -327,18 +327,7 @@ def test_no_function_is_longer_than_sixty_lines():
 @pytest.mark.parametrize("command", ["run", "calibrate"])
 def test_a_command_is_flags_alone(command):
     libraries = {name.split(".")[0] for name in imports(PACKAGE / f"{command}.py")} - {"focalgeo"}
-    allowed = (
-        "argparse",
-        "collections",
-        "contextlib",
-        "functools",
-        "ml_collections",
-        "os",
-        "re",
-        "signal",
-        "sys",
-        "typing",
-    )
+    allowed = {"argparse", "collections", "contextlib", "functools", "ml_collections", "os", "re", "signal", "sys"}
     assert libraries <= allowed | {"typing"}
 
 
