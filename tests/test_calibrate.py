@@ -530,9 +530,8 @@ def test_the_page_s_command_runs_as_written(tmp_path, monkeypatch, capsys):
 
 def recipes():
     """The head and the shown lines of each recipe of the page, whose last is the command."""
-    text = (ROOT / "docs" / "calibration.md").read_text()
-    section = text.partition("## What a file may look like\n")[2].partition("\n## ")[0]
-    found = re.findall(r"\*\*(.+?)\*\*.*?```\n(.*?)```", section, re.DOTALL)
+    text = (ROOT / "docs" / "files.md").read_text().partition("An error names")[2]
+    found = re.findall(r"\*\*(.+?)\*\*.*?```\n(.*?)```", text, re.DOTALL)
     return {head: shown.splitlines() for head, shown in found}
 
 
@@ -603,7 +602,7 @@ def test_every_recipe_of_the_page_is_read_and_runs(head, tmp_path, monkeypatch, 
 
 @pytest.fixture(scope="module")
 def pixels(tmp_path_factory):
-    """Outputs for every pixel of 30 images, in the files that docs/calibration.md names."""
+    """Outputs for every pixel of 30 images, in the files that docs/decisions.md names."""
     folder = tmp_path_factory.mktemp("pixels")
     for seed, name in enumerate(("val", "test")):
         logits, labels = draw(30 * 8 * 6, 3, seed=seed)
@@ -614,7 +613,7 @@ def pixels(tmp_path_factory):
 
 
 def test_outputs_for_every_pixel_by_the_page_s_command(pixels, monkeypatch, capsys):
-    text = (ROOT / "docs" / "calibration.md").read_text().replace("\\\n", "")
+    text = (ROOT / "docs" / "decisions.md").read_text().replace("\\\n", "")
     (command,) = re.findall(r"^\$ python -m focalgeo\.calibrate (.*--class-axis.*)$", text, re.MULTILINE)
     monkeypatch.chdir(pixels)
     assert main(shlex.split(command)) == 0

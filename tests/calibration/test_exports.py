@@ -17,7 +17,7 @@ from focalgeo.calibration.methods import Fitted
 from focalgeo.formulas import SNIPPETS
 from focalgeo.types import InputError
 
-PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "decisions.md"
 NEAR = 1e-6  # in probability
 STEPS = ("isotonic", "binary_isotonic")  # steep ones, which rounding moves
 MANY = 100_000
