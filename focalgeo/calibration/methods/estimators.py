@@ -10,8 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter, indexable, validate_data
 
 from focalgeo import checks
-from focalgeo.calibration.methods import METHODS
-from focalgeo.calibration.methods.fitting import fit
+from focalgeo.calibration.methods import METHODS, fitting
 from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, floored_log
 
 _DEFAULTS = {"criterion": "nll", "num_bins": 15, "gammas": None, "temperatures": None}
@@ -55,7 +54,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         if unknown.size:
             raise InputError(f"label {unknown.tolist()[0]!r} is not among the classes given: add it there")
         weight = None if sample_weight is None else np.asarray(sample_weight)
-        self.fitted_ = fitted = fit(self._method, logits, index.astype(np.int32), weights=weight, **options)
+        self.fitted_ = fitted = fitting.fit(self._method, logits, index.astype(np.int32), weights=weight, **options)
         self.params_ = {name: np.asarray(value) for name, value in fitted.params.items() if name != "converged"}
         self.converged_ = fitted.converged
         for name, value in fitted.searched.items():

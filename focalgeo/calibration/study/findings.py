@@ -15,8 +15,7 @@ from focalgeo.calibration.examples import Outputs
 from focalgeo.calibration.methods import Fitted
 from focalgeo.calibration.methods.zeros import are_zeros
 from focalgeo.calibration.metrics import chance
-from focalgeo.calibration.study import suspicions
-from focalgeo.calibration.study.comparison import Settings
+from focalgeo.calibration.study import comparison, suspicions
 from focalgeo.rows import LEAST_EXAMPLES
 from focalgeo.types import Array
 
@@ -28,7 +27,7 @@ _REPEATED = 0.01  # share of the examples that repeat others, from which on it i
 _ONE_LABEL = 0.99  # share of the rows that are repeated with one label; with less, rounding has made them equal
 
 
-def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: Settings) -> Iterator[str]:
+def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: comparison.Settings) -> Iterator[str]:
     """What is to be known of outputs with labels: val, test where it is measured, and others, which are added to these.
 
     `compare` has said itself what speaks against val and test.
