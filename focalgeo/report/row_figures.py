@@ -170,10 +170,9 @@ def _bounds(row):
 @styled()
 def estimates(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
-    lines = {}
-    for row in measured(rows, name):
-        low, high = _bounds(row)
-        lines[measured_title(row)] = [Mark(row.value, low, high, loss_colour(row.loss))]
+    lines = {
+        measured_title(row): [Mark(row.value, *_bounds(row), loss_colour(row.loss))] for row in measured(rows, name)
+    }
     return intervals(lines, ESTIMATES[name])
 
 
@@ -304,7 +303,6 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> 
                 markersize=size,
                 color=COLOURS[run.method_colour(column)],
                 markeredgecolor=LIGHT,
-                linestyle="none",
                 label=run.method_title(column).lower(),
             )
     logarithmic_ticks(ax, "x")
