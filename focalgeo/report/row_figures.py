@@ -170,9 +170,10 @@ def _bounds(row):
 @styled()
 def estimates(rows: Rows, name: str) -> Axes | None:
     """Draw "lambda_max" with its residual, or "trace" with its 95% interval, for each loss; None of none."""
-    lines = {
-        measured_title(row): [Mark(row.value, *_bounds(row), loss_colour(row.loss))] for row in measured(rows, name)
-    }
+    lines = {}
+    for row in measured(rows, name):
+        low, high = _bounds(row)
+        lines[measured_title(row)] = [Mark(row.value, low, high, loss_colour(row.loss))]
     return intervals(lines, ESTIMATES[name])
 
 

@@ -13,8 +13,7 @@ from focalgeo import checks
 from focalgeo.calibration.methods import METHODS, fitting
 from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, floored_log
 
-_DEFAULTS = {"criterion": "nll", "num_bins": 15, "gammas": None, "temperatures": None}
-_DEFAULTS |= {"prevalence": None, "classes": None}
+_DEFAULTS = {"criterion": "nll", "num_bins": 15}  # None of all other options
 
 
 class _Calibrator(ClassifierMixin, BaseEstimator):
@@ -77,8 +76,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
     def predict(self, logits: Array) -> np.ndarray:
         """The class of the largest calibrated probability, which is that of the largest logit where none changes it."""
         check_is_fitted(self)
-        keeps_class = METHODS[self._method].keeps_class
-        scores = self._logits(logits) if keeps_class else self.predict_log_proba(logits)
+        scores = self._logits(logits) if self.fitted_.method.keeps_class else self.predict_log_proba(logits)
         return self.classes_[np.argmax(scores, axis=1)]
 
 
@@ -202,7 +200,7 @@ Example:
 
 def _estimator(name: str, method: str, *options: str) -> type[_Calibrator]:
     """The class of a method. Its constructor takes these options of `calibration.fit`, `prevalence` and `classes`."""
-    defaults = {option: _DEFAULTS[option] for option in (*options, "prevalence", "classes")}
+    defaults = {option: _DEFAULTS.get(option) for option in (*options, "prevalence", "classes")}
 
     def construct(self, **values):
         signature.bind(self, **values)  # refuses other names

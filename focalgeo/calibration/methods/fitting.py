@@ -132,9 +132,10 @@ def fit(
     """
     checks.check_choice("the method", name, METHODS)
     method = METHODS[name]
-    criteria = method.criteria[:1] if criterion is None else (criterion,)
+    criteria = method.criteria[:1]
     if criterion is not None:
         checks.check_choice(f"criterion of {name}", criterion, method.criteria)
+        criteria = (criterion,)
     grid = {name: values for name, values in (("gammas", gammas), ("temperatures", temperatures)) if values is not None}
     if grid and criteria == ("nll",):
         raise InputError("a fit by NLL is continuous and takes no gammas and temperatures: give criterion='ece'")

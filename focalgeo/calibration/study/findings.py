@@ -33,9 +33,9 @@ def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: co
     `compare` has said itself what speaks against val and test.
     """
     val, measured = splits["val"], "test" if "test" in splits else "val"
-    others = (name for name in splits if name not in ("val", "test"))
-    for name in others:
-        logits, labels, _, clusters, weights = splits[name]
+    for name, (logits, labels, _, clusters, weights) in splits.items():
+        if name in ("val", "test"):
+            continue
         weights = np.ones(len(labels)) if weights is None else weights
         yield from suspicions.of_split(name, logits, labels, weights, clustered=clusters is not None)
         yield from suspicions.of_both(val[:2], (logits, labels), name)
