@@ -65,7 +65,7 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
         values = {column: of_names[name].value for column, of_names in rows.items() if of_names[name]}
         if values and title.best != "middle":
             best = (min if title.best == "low" else max)(values, key=values.get)
-            others = [column for column in run.column_of_each(split) if column in values and column != best]
+            others = values.keys() & {*run.column_of_each(split)} - {best}
             if {finding(run.difference(name, split, best, other), title.best) for other in others} == {"better"}:
                 bold.append(rows[best][name])
     return measurements(corner, titles, lines, bold)
@@ -97,23 +97,21 @@ def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
 
 def _reliability_panels(run, columns, name="reliability", *, file=""):
     """Return a reliability diagram for each column that has bins `name`."""
-    bins = {column: row_figures.bins_of(run.rows, column, split=run.measured_on, name=name) for column in columns}
     return [
         Panel(
             f"{file or name}_{column.method}",
             run.method_title(column),
-            row_figures.diagram(rows, colour=run.method_colour(column)),
+            row_figures.diagram(bins, colour=run.method_colour(column)),
         )
-        for column, rows in bins.items()
-        if rows
+        for column in columns
+        if (bins := row_figures.bins_of(run.rows, column, split=run.measured_on, name=name))
     ]
 
 
 def reliability_section(run: Run) -> Section:
     """Return the diagrams of the methods."""
     columns = run.column_of_each()
-    fitted = [column for column in columns if column.criterion]
-    fitted = [(run.method_title(column).lower(), criterion_title(column.criterion)) for column in fitted]
+    fitted = [(run.method_title(of).lower(), criterion_title(of.criterion)) for of in columns if of.criterion]
     return Section(
         "When it says 80%, is it right 80% of the time?",
         figures=_reliability_panels(run, columns),
@@ -267,15 +265,12 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         sections.record(run, "The run", folder="FOLDER"),
     ]
     metric, title = _judge(run)
-    elsewhere = {
-        run.method_title(column): run.difference(metric, split, column, run.chosen)
+    warnings = [
+        say("elsewhere", method=run.method_title(column), numbers=difference_text(row, title))
         for column in run.columns()
         if column.method not in run.methods
-    }
-    warnings = [
-        say("elsewhere", method=method, numbers=difference_text(row, title))
-        for method, row in elsewhere.items()
-        if finding(row) == "better" and row.n >= LEAST_EXAMPLES
+        and finding(row := run.difference(metric, split, column, run.chosen)) == "better"
+        and row.n >= LEAST_EXAMPLES
     ]
     warnings += entry["warnings"]
     return sections.write_page(path, f"Calibration of {run.data_title}", parts, lead=verdict(run), warnings=warnings)
@@ -291,8 +286,7 @@ def _class_section(run):
     if not gaps:
         return Section("")
     for rows in gaps.values():
-        for column, row in rows.items():
-            off[column] += row.low > 0 or row.high < 0
+        off.update({column: row.low > 0 or row.high < 0 for column, row in rows.items()})
     counts = [(count, _after(run, column)) for column, count in off.items()]
     return Section(
         "Class by class",

@@ -180,11 +180,11 @@ def _training_sections(rows):
     for split in splits_of(select(rows, HistogramBin))[:1]:
         drawn = row_figures.gradient_norms(rows, split)
         panels.append(Panel("diagnostics_gradient_norm", f"Gradients of single examples, {split}", drawn))
-    for last in grouped(select(rows, ReliabilityBin), "epoch")[-1:]:
-        for split in splits_of(last):
-            bins, epoch = latest_by(select(last, ReliabilityBin, split=split), "bin"), style.rounded(last[0].epoch)
-            drawn = row_figures.diagram(bins)
-            panels.append(Panel(f"diagnostics_reliability_{split}", f"Reliability on {split}, epoch {epoch}", drawn))
+    *_, last = [], *grouped(select(rows, ReliabilityBin), "epoch")
+    for split in splits_of(last):
+        title = f"Reliability on {split}, epoch {style.rounded(last[0].epoch)}"
+        drawn = row_figures.diagram(latest_by(select(last, ReliabilityBin, split=split), "bin"))
+        panels.append(Panel(f"diagnostics_reliability_{split}", title, drawn))
     return [
         Section("Training", figures=courses, notes=notes),
         Section("Training, example by example", figures=panels, notes=say("diagnostics")),

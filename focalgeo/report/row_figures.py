@@ -304,7 +304,6 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> 
                 markersize=size,
                 color=COLOURS[run.method_colour(column)],
                 markeredgecolor=LIGHT,
-                linestyle="none",
                 label=run.method_title(column).lower(),
             )
     logarithmic_ticks(ax, "x")

@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from focalgeo import records
 from focalgeo.config import flat
-from focalgeo.report import style
-from focalgeo.report.selection import ECE, Run, has_interval, loss_title
+from focalgeo.report import selection, style
 from focalgeo.report.style import printable, short
 from focalgeo.rows import Row, Seconds, Title
 from focalgeo.types import InputError
@@ -106,7 +105,7 @@ def metric_cell(row: Any, title: Title, *, best: bool = False) -> Cell:
         return NOTHING
     value = title.scale * row.value
     text = style.fixed(value, title.digits) + ("%" if title.unit == "%" else "")
-    if not has_interval(row):
+    if not selection.has_interval(row):
         return Cell(text, "", best, value)
     ends = title.scale * row.low, title.scale * row.high
     return Cell(text, style.interval(*ends, title.digits), best, value, *ends)
@@ -176,10 +175,10 @@ _TEMPLATES.filters |= {
     "address": lambda table: f"data:text/csv;charset=utf-8,{quote(as_csv(table))}",
     "count": "{:,}".format,
     "percent": "{:.1%}".format,
-    "loss": loss_title,
+    "loss": selection.loss_title,
     "plain": style.rounded,
     "probability": style.probability,
-    "share": lambda row: " ".join(filter(None, metric_cell(row, ECE)[:2])),
+    "share": lambda row: " ".join(filter(None, metric_cell(row, selection.ECE)[:2])),
     "significant": style.significant,
     "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"),
 }
@@ -236,7 +235,7 @@ def settings(tree: Mapping[str, Any], none: str = "none") -> dict[str, str]:
     return texts
 
 
-def record(run: Run, title: str, **notes: Any) -> Section:
+def record(run: selection.Run, title: str, **notes: Any) -> Section:
     """Return the last section: the command to type again, and lists of what the manifest says, by their headings."""
 
     def entries(*names):

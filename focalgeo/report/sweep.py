@@ -13,8 +13,7 @@ from markupsafe import Markup
 from matplotlib import colormaps
 from msgspec.structs import replace
 
-from focalgeo.report import row_figures, sections, style
-from focalgeo.report.calibration import PRINTED
+from focalgeo.report import calibration, row_figures, sections, style
 from focalgeo.report.figures import seed_mean
 from focalgeo.report.sections import NOTHING, Cell, Line, Panel, Section, Table, joined, say
 from focalgeo.report.selection import (
@@ -209,7 +208,7 @@ def quantities(run: Run, sweep: Sweep) -> list[Quantity]:
             continue
         words, figure = _after(run, column), None
         # those that a terminal shows as trained, and the ECE after each method, which are in one figure
-        if name == "ece" or (column == AS_TRAINED and name in PRINTED):
+        if name == "ece" or (column == AS_TRAINED and name in calibration.PRINTED):
             figure = "Calibration", f"sweep_{name}", f"{title.title} on test", joined(title.title, title.unit)
         line, numbers = joined(f"{title.title} {words}", title.unit), sweep.metric(name, column)
         lines.append(Quantity(line, numbers, figure, words, run.method_colour(column), title.scale))

@@ -165,13 +165,11 @@ def temperature_score_test(
     """
     examples = checks.predicted_logits(logits, labels, mask, weights)
     every = Clusters.of(clusters, examples.labels, weights)
-    if every is None or mask is None:
-        return score_test(*examples, every)
-    # clusters that the mask leaves out are none: they would count in K
-    kept = np.flatnonzero(mask)
-    examples = checks.Examples(*(np.asarray(leaf)[kept] for leaf in examples))
-    named = Clusters.of(every.index[kept], examples.labels, None if weights is None else np.asarray(weights)[kept])
-    return score_test(*examples, named)
+    if every is not None and mask is not None:  # clusters that the mask leaves out are none: they would count in K
+        kept = np.flatnonzero(mask)
+        examples = checks.Examples(*(np.asarray(leaf)[kept] for leaf in examples))
+        every = Clusters.of(every.index[kept], examples.labels, None if weights is None else examples.weight)
+    return score_test(*examples, every)
 
 
 def score_test(logits, labels, weight, clusters) -> ScoreTest:

@@ -4,7 +4,6 @@ import numpy as np
 from scipy import optimize, special
 
 from focalgeo.calibration.fits import variants
-from focalgeo.calibration.fits.variants import Params
 from focalgeo.calibration.maps import two_classes
 
 # Of each method rows are the numbers fitted, columns what they multiply: s^2, log p, -log(1 - p) and 1.
@@ -15,7 +14,7 @@ _ROUNDING = 64 * np.finfo(np.float32).eps  # of logits that several ways of comp
 _PRECISE = {"ftol": 1e-13, "gtol": 1e-9}  # of L-BFGS-B in float64: few columns, scaled to 1, make it cheap
 
 
-def fit_logistic(logits, labels, *, criterion, weights, form, least=-np.inf) -> Params:
+def fit_logistic(logits, labels, *, criterion, weights, form, least=-np.inf) -> variants.Params:
     """The numbers of a `logistic_calibration` with the least NLL of Platt's targets.
 
     Each of the n_y examples of a label counts as one of the other label with probability 1 / (n_y + 2); so any examples
@@ -62,7 +61,7 @@ def fit_logistic(logits, labels, *, criterion, weights, form, least=-np.inf) -> 
     return dict(zip("abc", numbers.astype(logits.dtype), strict=False)) | {"converged": best.success}
 
 
-def fit_binary_isotonic(logits, labels, *, criterion, weights) -> Params:
+def fit_binary_isotonic(logits, labels, *, criterion, weights) -> variants.Params:
     """Isotonic regression of the label on the log-odds.
 
     Returns:

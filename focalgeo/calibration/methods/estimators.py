@@ -10,12 +10,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter, indexable, validate_data
 
 from focalgeo import checks
-from focalgeo.calibration.methods import METHODS
-from focalgeo.calibration.methods.fitting import fit
+from focalgeo.calibration.methods import METHODS, fitting
 from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, floored_log
 
-_DEFAULTS = {"criterion": "nll", "num_bins": 15, "gammas": None, "temperatures": None}
-_DEFAULTS |= {"prevalence": None, "classes": None}
+_DEFAULTS = {"criterion": "nll", "num_bins": 15}  # None of all other options
 
 
 class _Calibrator(ClassifierMixin, BaseEstimator):
@@ -55,7 +53,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
         if unknown.size:
             raise InputError(f"label {unknown.tolist()[0]!r} is not among the classes given: add it there")
         weight = None if sample_weight is None else np.asarray(sample_weight)
-        self.fitted_ = fitted = fit(self._method, logits, index.astype(np.int32), weights=weight, **options)
+        self.fitted_ = fitted = fitting.fit(self._method, logits, index.astype(np.int32), weights=weight, **options)
         self.params_ = {name: np.asarray(value) for name, value in fitted.params.items() if name != "converged"}
         self.converged_ = fitted.converged
         for name, value in fitted.searched.items():
@@ -78,8 +76,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
     def predict(self, logits: Array) -> np.ndarray:
         """The class of the largest calibrated probability, which is that of the largest logit where none changes it."""
         check_is_fitted(self)
-        keeps_class = METHODS[self._method].keeps_class
-        scores = self._logits(logits) if keeps_class else self.predict_log_proba(logits)
+        scores = self._logits(logits) if self.fitted_.method.keeps_class else self.predict_log_proba(logits)
         return self.classes_[np.argmax(scores, axis=1)]
 
 
@@ -203,7 +200,7 @@ Example:
 
 def _estimator(name: str, method: str, *options: str) -> type[_Calibrator]:
     """The class of a method. Its constructor takes these options of `calibration.fit`, `prevalence` and `classes`."""
-    defaults = {option: _DEFAULTS[option] for option in (*options, "prevalence", "classes")}
+    defaults = {option: _DEFAULTS.get(option) for option in (*options, "prevalence", "classes")}
 
     def construct(self, **values):
         signature.bind(self, **values)  # refuses other names

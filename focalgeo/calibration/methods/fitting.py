@@ -132,9 +132,10 @@ def fit(
     """
     checks.check_choice("the method", name, METHODS)
     method = METHODS[name]
-    criteria = method.criteria[:1] if criterion is None else (criterion,)
+    criteria = method.criteria[:1]
     if criterion is not None:
         checks.check_choice(f"criterion of {name}", criterion, method.criteria)
+        criteria = (criterion,)
     grid = {name: values for name, values in (("gammas", gammas), ("temperatures", temperatures)) if values is not None}
     if grid and criteria == ("nll",):
         raise InputError("a fit by NLL is continuous and takes no gammas and temperatures: give criterion='ece'")
@@ -335,13 +336,13 @@ def cross_fit(methods, examples, settings, fold, starts=None) -> list[Calibrated
         inside = fold == index
         others = examples._replace(weight=np.where(inside, 0, examples.weight))
         fitted = fit_all(single, others, settings, starts=starts)
-        calibrated = calibrated or [Calibrated(fit.method, fit.criterion, np.empty_like(rows)) for fit in fitted]
-        for place, (fit, held_out) in enumerate(zip(fitted, calibrated, strict=True)):
-            held_out.log_probs[inside] = fit.applied(rows[inside], group[inside])
-            filled = fit.filled(rows[inside], group[inside])
-            if filled is not None:
-                calibrated[place] = held_out._replace(filled=np.empty_like(rows) if index == 0 else held_out.filled)
-                calibrated[place].filled[inside] = filled
+        for place, held_out in enumerate(fit.calibrated(rows[inside], group[inside]) for fit in fitted):
+            if index == 0:
+                filled = None if held_out.filled is None else np.empty_like(rows)
+                calibrated.append(held_out._replace(log_probs=np.empty_like(rows), filled=filled))
+            calibrated[place].log_probs[inside] = held_out.log_probs
+            if held_out.filled is not None:
+                calibrated[place].filled[inside] = held_out.filled
     members = of_members(calibrated)
     for method in mixtures.values():
         (given, weight), rows = stacking.likelihoods(members, *examples[1:]), np.empty_like(rows)

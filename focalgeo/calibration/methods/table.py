@@ -124,10 +124,6 @@ class Fitted(NamedTuple):
             logits = self.zeros.filled(logits)
         return self.method.log_probs(params, logits)
 
-    def filled(self, logits: Array, group: Array | None = None) -> LogProbs | None:
-        """What `Calibrated` has under this name: None where `applied` gives that already."""
-        return self.applied(self.zeros.filled(logits), group) if self.zeros and not self.fills_zeros else None
-
     def predict_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
         """Calibrated probabilities [examples, classes] of the logits."""
         log_probs = self.predict_log_proba(logits, group)
@@ -137,7 +133,8 @@ class Fitted(NamedTuple):
     def calibrated(self, logits: Logits, group: Array | None = None) -> Calibrated:
         """The log-probabilities with the method and criterion that they are from."""
         log_probs = self.predict_log_proba(logits, group)
-        return Calibrated(self.method, self.criterion, log_probs, self.filled(logits, group))
+        filled = self.applied(self.zeros.filled(logits), group) if self.zeros and not self.fills_zeros else None
+        return Calibrated(self.method, self.criterion, log_probs, filled)
 
     @property
     def fills_zeros(self) -> bool:
@@ -172,9 +169,8 @@ class Fitted(NamedTuple):
 
     @property
     def why_not_converged(self) -> str:
-        """In words why the fit has not converged; "" where it has."""
-        end = "its fit ended at the end of the range searched" if self.at_end else "its fit did not converge"
-        return "" if self.converged else end
+        """In words why a fit that has not converged has not."""
+        return "its fit ended at the end of the range searched" if self.at_end else "its fit did not converge"
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -231,18 +227,13 @@ def calibrator_json(
         "num_classes": fitted.num_classes,
         "parameters": fitted.parameters,
         **({} if fitted.groups is None else {"groups": list(fitted.groups)}),
-        **({} if fitted.zeros is None else {"zeros": fitted.zeros._asdict()}),
+        **({} if fitted.zeros is None else {"zeros": msgspec.structs.asdict(fitted.zeros)}),
         "inputs": dict(inputs or {}),
         "fits": [
             {"method": other.method.name, "criterion": other.criterion, "parameters": plain_numbers(other.params)}
             for other in fits
         ],
     }
-
-
-class _StoredZeros(msgspec.Struct):
-    name: Literal["half_least", "tenth_least", "half_usual", "tenth_usual", "row_share", "none"]
-    value: Annotated[float, msgspec.Meta(gt=0, le=0.5)]
 
 
 class _Stored(msgspec.Struct):
@@ -255,7 +246,7 @@ class _Stored(msgspec.Struct):
     num_classes: Annotated[int, msgspec.Meta(ge=2, le=10_000_000)]
     parameters: dict[str, float | list]
     groups: tuple[str, ...] | None = None
-    zeros: _StoredZeros | None = None
+    zeros: Zeros | None = None
 
 
 def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
@@ -273,8 +264,8 @@ def read_calibrator(path: str | os.PathLike[str]) -> Fitted:
         stored = msgspec.json.decode(Path(path).read_bytes(), type=_Stored)
         with np.errstate(over="ignore"):  # what float32 does not hold is infinite, and refused below
             params = {name: np.asarray(value, np.float32) for name, value in stored.parameters.items()}
-        zeros = stored.zeros and Zeros(stored.zeros.name, stored.zeros.value)
-        fitted = Fitted(METHODS[stored.method], stored.criterion, params, stored.num_classes, stored.groups, zeros)
+        of = stored.criterion, params, stored.num_classes, stored.groups, stored.zeros
+        fitted = Fitted(METHODS[stored.method], *of)
         # that it gives log-probabilities, and keeps the predicted class where the method promises that
         logits = np.zeros((2, 1, fitted.num_classes), np.float32)  # so that no parameter can have a number for each row
         logits[1, 0, 0] = 100

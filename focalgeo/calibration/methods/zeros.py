@@ -10,8 +10,9 @@ which of their entries are zeros.
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 
 from focalgeo.calibration import maps
@@ -32,11 +33,11 @@ _MEANINGS = {
 }
 
 
-class Zeros(NamedTuple):
+class Zeros(msgspec.Struct, frozen=True):
     """What probabilities of 0 stand for."""
 
-    name: str  # of a candidate
-    value: float  # the number, or the largest one where it depends on the row
+    name: Literal[tuple(_MEANINGS)]  # type: ignore[valid-type]  # of a candidate
+    value: Annotated[float, msgspec.Meta(gt=0, le=0.5)]  # or the largest one where it depends on the row
 
     @property
     def meaning(self) -> str:

@@ -237,10 +237,16 @@ def of_bins(events: EventsOf, num_bins: int, value: Callable[[Reliability], PyTr
     return Summed(lambda examples: bin_sums(events(examples), num_bins), lambda *sums: value(bins_of(*sums)))
 
 
-def of_residuals(events: EventsOf, num_bins: int, value: Callable[[Array, Array], Scalar]) -> Any:
-    """The `Summed` of a function of `residual_sums` and of the number of examples."""
+def gap_of_residuals(residuals: Array, total: Scalar) -> Scalar:
+    """The ECE of `residual_sums` and of the number of examples."""
+    return jnp.sum(jnp.abs(residuals)) / total
+
+
+def ece_of(events: EventsOf, num_bins: int) -> Any:
+    """The `Summed` of the ECE of events."""
     checks.check_bins(num_bins)
-    return Summed(lambda examples: (residual_sums(*events(examples), num_bins), jnp.sum(examples.weight)), value)
+    sums = lambda examples: (residual_sums(*events(examples), num_bins), jnp.sum(examples.weight))  # noqa: E731
+    return Summed(sums, gap_of_residuals)
 
 
 @summed_metric

@@ -43,9 +43,7 @@ def ece(
         >>> round(float(calibration.ece(log_probs, labels, num_bins=3)), 4)
         0.2391
     """
-    return binning.of_residuals(
-        binning.top_label, num_bins, lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total
-    )
+    return binning.ece_of(binning.top_label, num_bins)
 
 
 def adaptive_ece(
@@ -61,11 +59,6 @@ def adaptive_ece(
     """
     examples = checks.examples(log_probs, labels, mask, weights, num_bins=num_bins)
     return binning.adaptive_ece_of(examples, num_bins)
-
-
-def _top(log_probs, labels, mask, weights, num_bins=1):
-    """The event that the predicted class is right, of what is checked here."""
-    return binning.top_label(checks.examples(log_probs, labels, mask, weights, num_bins=num_bins))
 
 
 @binning.summed_metric
@@ -112,7 +105,7 @@ def classwise_ece(
         residuals = _of_classes(lambda events: binning.residual_sums(*events, num_bins), examples)
         return residuals, len(residuals) * jnp.sum(examples.weight)
 
-    return Summed(sums, lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total)
+    return Summed(sums, binning.gap_of_residuals)
 
 
 @binning.summed_metric
@@ -303,7 +296,8 @@ def debiased_squared_ece(
         >>> round(float(calibration.debiased_squared_ece(log_probs, labels, num_bins=2)), 4)
         0.1912
     """
-    bins = binning.equal_mass(*_top(log_probs, labels, mask, weights, num_bins), num_bins)
+    examples = checks.examples(log_probs, labels, mask, weights, num_bins=num_bins)
+    bins = binning.equal_mass(*binning.top_label(examples), num_bins)
     variance = bins.accuracy * (1 - bins.accuracy) / jnp.maximum(bins.count - 1, 1)
     return binning.bin_mean(bins, jnp.where(bins.count > 1, binning.gap(bins) ** 2 - variance, 0))
 

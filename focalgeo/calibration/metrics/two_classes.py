@@ -21,12 +21,12 @@ from focalgeo.calibration.metrics.binning import (
     area,
     bin_mean,
     by_log_odds,
+    ece_of,
     equal_mass,
     gap,
     mean_of,
     named_empty,
     of_bins,
-    of_residuals,
     summed_metric,
     weighted_mean,
     weighted_sums,
@@ -263,7 +263,7 @@ def binary_ece(
         >>> round(float(calibration.binary_ece(two_classes, outcomes, num_bins=2)), 4)
         0.1167
     """
-    return of_residuals(class_one, num_bins, lambda residuals, total: jnp.sum(jnp.abs(residuals)) / total)
+    return ece_of(class_one, num_bins)
 
 
 def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:

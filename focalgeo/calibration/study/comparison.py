@@ -15,8 +15,7 @@ from focalgeo.calibration.fits.search import GAMMAS, Grid
 from focalgeo.calibration.methods import DEFAULT_METHODS, METHODS, Calibrated, Fitted, Method, fitting
 from focalgeo.calibration.methods.zeros import chosen, half_filled
 from focalgeo.calibration.metrics import METRICS, resampling
-from focalgeo.calibration.study import metric_rows, suspicions
-from focalgeo.calibration.study.measurement import Sample
+from focalgeo.calibration.study import measurement, metric_rows, suspicions
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Row, select
 from focalgeo.types import (
     CRITERIA,
@@ -369,7 +368,7 @@ def _fitted(methods, val, settings, *, cross_fit_all):
 def _sample(name, split, calibrated, settings):
     key = jax.random.split(jax.random.PRNGKey(settings.seed), 4)[3]  # the main job's of this seed: the same rows
     numbers = settings.num_bins, settings.num_resamples
-    return Sample(name, split.examples.labels, calibrated + split.also, key, *numbers, split.clusters)
+    return measurement.Sample(name, split.examples.labels, calibrated + split.also, key, *numbers, split.clusters)
 
 
 def usual_resamples(*sizes: int) -> int:

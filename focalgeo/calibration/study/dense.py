@@ -16,9 +16,7 @@ from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.fits import focal
 from focalgeo.calibration.methods import METHODS, Fitted
 from focalgeo.calibration.metrics import resampling, streaming
-from focalgeo.calibration.study import suspicions
-from focalgeo.calibration.study.comparison import Choice, Comparison
-from focalgeo.calibration.study.metric_rows import fit_rows
+from focalgeo.calibration.study import comparison, metric_rows, suspicions
 from focalgeo.rows import Difference, Metric, finite
 from focalgeo.types import MOST_RESAMPLES, Array, DataWarning, InputError
 
@@ -39,7 +37,7 @@ def dense(
     num_bins: int = 15,
     num_resamples: int = 1000,
     seed: int = 0,
-) -> Comparison:
+) -> comparison.Comparison:
     """Temperature scaling of the outputs of every pixel, fitted by NLL on val and measured on test.
 
     The fit begins with that of every m-th pixel; Newton's steps on the NLL of all pixels follow, whose slope and
@@ -96,8 +94,8 @@ def dense(
     refused = {} if fitted.admissible else {fitted.method.name: fitted.why_not_converged}
     chosen = methods[fitted.admissible]
     num_pixels = sum(int(image.weight.sum()) for image in of_val())
-    rows = [*fit_rows([fitted], n=num_pixels), *measured]
-    return Comparison(rows, methods, Choice(chosen, chosen, refused), [], suspected, {})
+    rows = [*metric_rows.fit_rows([fitted], n=num_pixels), *measured]
+    return comparison.Comparison(rows, methods, comparison.Choice(chosen, chosen, refused), [], suspected, {})
 
 
 def _metric_rows(read, fitted, num_bins, num_resamples, seed):

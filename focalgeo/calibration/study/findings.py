@@ -15,8 +15,7 @@ from focalgeo.calibration.examples import Outputs
 from focalgeo.calibration.methods import Fitted
 from focalgeo.calibration.methods.zeros import are_zeros
 from focalgeo.calibration.metrics import chance
-from focalgeo.calibration.study import suspicions
-from focalgeo.calibration.study.comparison import Settings
+from focalgeo.calibration.study import comparison, suspicions
 from focalgeo.rows import LEAST_EXAMPLES
 from focalgeo.types import Array
 
@@ -28,15 +27,15 @@ _REPEATED = 0.01  # share of the examples that repeat others, from which on it i
 _ONE_LABEL = 0.99  # share of the rows that are repeated with one label; with less, rounding has made them equal
 
 
-def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: Settings) -> Iterator[str]:
+def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: comparison.Settings) -> Iterator[str]:
     """What is to be known of outputs with labels: val, test where it is measured, and others, which are added to these.
 
     `compare` has said itself what speaks against val and test.
     """
     val, measured = splits["val"], "test" if "test" in splits else "val"
-    others = (name for name in splits if name not in ("val", "test"))
-    for name in others:
-        logits, labels, _, clusters, weights = splits[name]
+    for name, (logits, labels, _, clusters, weights) in splits.items():
+        if name in ("val", "test"):
+            continue
         weights = np.ones(len(labels)) if weights is None else weights
         yield from suspicions.of_split(name, logits, labels, weights, clustered=clusters is not None)
         yield from suspicions.of_both(val[:2], (logits, labels), name)

@@ -9,12 +9,11 @@ from focalgeo import checks
 from focalgeo.calibration import metrics
 from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.methods import Calibrated
-from focalgeo.calibration.metrics import resampling
+from focalgeo.calibration.metrics import resampling, two_classes
 from focalgeo.calibration.metrics.binning import Reliability
-from focalgeo.calibration.metrics.two_classes import binary_ece
 from focalgeo.types import OF_CLASS_ONE, Array
 
-CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=binary_ece)} | {
+CLASS1_METRICS = {"class1_ece": metrics.METRICS["ece"]._replace(function=two_classes.binary_ece)} | {
     name: metrics.METRICS[name] for name in OF_CLASS_ONE
 }
 

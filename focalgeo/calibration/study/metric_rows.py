@@ -17,9 +17,7 @@ from scipy.sparse import csr_array
 from scipy.special import stdtrit
 
 from focalgeo.calibration.methods import Calibrated, Fitted
-from focalgeo.calibration.metrics import METRICS, chance, metric_entries, resampling
-from focalgeo.calibration.metrics.binning import Reliability, reliability
-from focalgeo.calibration.metrics.two_classes import binary_reliability
+from focalgeo.calibration.metrics import METRICS, binning, chance, metric_entries, resampling, two_classes
 from focalgeo.calibration.study import measurement
 from focalgeo.calibration.study.measurement import Sample
 from focalgeo.rows import LEAST_EXAMPLES, Difference, Fit, Metric, ReliabilityBin, Row, finite
@@ -53,7 +51,7 @@ def calibration_rows(
         >>> [(row.name, round(row.value, 2), round(row.low, 2), round(row.high, 2)) for row in rows]
         [('nll', 0.81, 0.18, 1.31), ('reliability', 0.5, 0.15, 0.85)]
     """
-    rows = _rows(sample, metric_entries(names), reliability, "reliability", pairs)
+    rows = _rows(sample, metric_entries(names), binning.reliability, "reliability", pairs)
     for calibrated in sample.calibrated if "ece" in names and sample.clusters is None else ():
         confidence = chance.confidence_of(np.asarray(calibrated.log_probs))
         mean, high = chance.floor_of(confidence, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS)
@@ -63,7 +61,7 @@ def calibration_rows(
 
 def class1_rows(sample: Sample) -> list[Row]:
     """Rows of two-class problems: CLASS1_METRICS and reliability bins of P(class 1), whatever is predicted."""
-    return _rows(sample, measurement.CLASS1_METRICS, binary_reliability, "class1_reliability")
+    return _rows(sample, measurement.CLASS1_METRICS, two_classes.binary_reliability, "class1_reliability")
 
 
 def _rows(sample, entries, bins, name, pairs=()):
@@ -117,13 +115,13 @@ def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fi
         >>> [(row.name, row.method, round(row.value, 2), row.n) for row in calibration.fit_rows(fits, n=4)]
         [('temperature', 'temperature_scaling', 0.96, 4)]
     """
-    rows = []
-    for fit in fitted:
-        for name, value in fit.params.items():
-            if fit.criterion and np.ndim(value) == 0 and name != "converged" and "." not in name:
-                title = "calibration_gamma" if name == "gamma" else name
-                rows.append(finite(Fit(title, value, n, split, fit.method.name, fit.criterion)))
-    return rows
+    titles = {"gamma": "calibration_gamma"}
+    return [
+        finite(Fit(titles.get(name, name), value, n, split, fit.method.name, fit.criterion))
+        for fit in fitted
+        for name, value in fit.params.items()
+        if fit.criterion and np.ndim(value) == 0 and name != "converged" and "." not in name
+    ]
 
 
 def class_gap_rows(sample: Sample) -> list[Metric]:
@@ -164,7 +162,7 @@ def _tags(sample, calibrated):
 
 
 def reliability_rows(
-    bins: Reliability,
+    bins: binning.Reliability,
     *,
     split: str,
     name: str = "reliability",
@@ -178,13 +176,12 @@ def reliability_rows(
     `worth` [bins] are the independent examples that a bin is worth, where that is not their number.
     """
     n = bins.count if worth is None else worth
-    low, high = resampling.wilson_interval(np.where(n > 0, bins.accuracy, 0) * n, n)
+    ends = resampling.wilson_interval(np.where(n > 0, bins.accuracy, 0) * n, n)
     rows = []
     for index in np.flatnonzero(bins.count):
-        count, confidence, accuracy, lower, upper = (column[index] for column in bins)
-        numbers = accuracy, low[index], high[index], index, lower, upper, confidence, round(float(count))
-        share = None if total is None else count / total
-        rows.append(finite(ReliabilityBin(name, *numbers, split, method, criterion, share)))
+        count, confidence, accuracy, lower, upper, low, high = (column[index] for column in (*bins, *ends))
+        numbers = accuracy, low, high, index, lower, upper, confidence, round(float(count))
+        rows.append(finite(ReliabilityBin(name, *numbers, split, method, criterion, total and count / total)))
     return rows
 
 

@@ -12,7 +12,6 @@ from scipy.special import chdtrc
 from focalgeo import checks
 from focalgeo.calibration.examples import Clusters, Outputs
 from focalgeo.calibration.study import comparison, suspicions
-from focalgeo.calibration.study.comparison import Comparison
 from focalgeo.rows import Difference, Metric, Row, finite, select
 from focalgeo.types import DataWarning
 
@@ -95,7 +94,7 @@ def _of_bins(cuts, confidence, excess, clusters):
 
 
 def on_tests(
-    compared: Comparison,
+    compared: comparison.Comparison,
     val: tuple,
     tests: Mapping[str, tuple],
     *,
