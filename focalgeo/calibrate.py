@@ -57,7 +57,6 @@ ROLES = {  # names of arrays, and what each does
     "cluster": "names the examples that belong together",
 }
 RESERVED = {"val", "test", "cross_fit", "decisions"}  # names of what else is in probabilities/
-EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -72,9 +71,13 @@ def _names(text: str) -> tuple[str, ...]:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all flags; it raises InputError where argparse would exit."""
-    form = argparse.RawDescriptionHelpFormatter
-    usage, parser_of = f"{EXAMPLE} [flags]", {"formatter_class": form, "allow_abbrev": False}
-    parser = _Parser("python -m focalgeo.calibrate", usage, DESCRIPTION, **parser_of)
+    parser = _Parser(
+        "python -m focalgeo.calibrate",
+        "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine [flags]",
+        DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     add = parser.add_argument
     add("--val", metavar="PATH", help="file of the outputs on which the methods are fitted")
     add(
@@ -228,11 +231,11 @@ def main(arguments: Sequence[str]) -> int:
         calibrate.run_and_print(options, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
-        line, code = str(error), error.exit_code
+        refusal = error
     except MemoryError:
-        line, code = "the files need more memory than is free: give fewer examples", RunError.exit_code
-    files.write_line(f"focalgeo: {line}")
-    return code
+        refusal = RunError("the files need more memory than is free: give fewer examples")
+    files.write_line(f"focalgeo: {refusal}")
+    return refusal.exit_code
 
 
 if __name__ == "__main__":

@@ -279,12 +279,15 @@ def describe(names: Mapping[str, Collection[str]], options: Mapping[str, Mapping
 
     names: field -> the names that it may hold. options: network -> its options with their defaults.
     """
-    lines = []
-    for name, default, kind, meaning in FIELDS.values():
-        lines.append(f"{name:<27} {default!s:<15} {meaning} ({' '.join(names.get(name, ())) or _range(kind)})")
+    lines = [
+        f"{name:<27} {default!s:<15} {meaning} ({' '.join(names.get(name, ())) or _range(kind)})"
+        for name, default, kind, meaning in FIELDS.values()
+    ]
     lines += ["", "The options of each network, with its own values:"]
-    for network, defaults in options.items():
-        lines.append(f"{network:<27} {', '.join(f'{name}={value}' for name, value in defaults.items())}".rstrip())
+    lines += [
+        f"{network:<27} {', '.join(f'{name}={value}' for name, value in defaults.items())}".rstrip()
+        for network, defaults in options.items()
+    ]
     return "\n".join(lines)
 
 
@@ -297,9 +300,8 @@ def _check_name(name: str) -> None:
     """Refuse a dotted name that no field has, with the nearest. Every name in model.options counts, of any network."""
     if name in FIELDS or (name.startswith(OPTIONS) and name.removeprefix(OPTIONS).isidentifier()):
         return
-    last = name.rpartition(".")[2]
     near = difflib.get_close_matches(shown(name), FIELDS, n=1, cutoff=0.75) or [
-        field for field in FIELDS if field.endswith(f".{last}")
+        field for field in FIELDS if field.endswith(f".{name.rpartition('.')[2]}")
     ]
     hint = f"did you mean config.{near[0]}?" if near else "python -m focalgeo.run --fields shows all"
     raise InputError(f"no such config field: config.{shown(name)}; {hint}")

@@ -113,8 +113,7 @@ def free_memory() -> float:
     limit, used = (_number_in(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     # a container's copies of files count as used, but are given back when memory is short
     cached = _number_in("/sys/fs/cgroup/memory.stat", r"inactive_file (\d+)")
-    known = [1024 * machine] if machine else []
-    return min([*known, *([limit - used + cached] if limit else [])], default=math.inf)
+    return min(1024 * machine or math.inf, limit - used + cached if limit else math.inf)
 
 
 def _number_in(path: str, pattern: str = r"^(\d+)") -> int:

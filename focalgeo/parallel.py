@@ -338,8 +338,10 @@ def make_program(
         return _cut(shard(group)) if apart else replicated(group)
 
     def place(states):
-        starts = range(0, len(states.step), at_once)
-        return [put(jax.tree.map(operator.itemgetter(slice(start, start + at_once)), states)) for start in starts]
+        return [
+            put(jax.tree.map(operator.itemgetter(slice(start, start + at_once)), states))
+            for start in range(0, len(states.step), at_once)
+        ]
 
     def states(groups):
         return [of_all_processes(_one_axis(group)) for group in groups] if apart else groups
@@ -439,8 +441,7 @@ def pmapped_forward(forward: Callable) -> Callable:
     compiled = forward_program(forward)
 
     def outputs(variables, batch):
-        here = compiled(variables, _cut(shard(batch.x)))
-        return np.concatenate(np.asarray(of_all_processes(here)))
+        return np.concatenate(np.asarray(of_all_processes(compiled(variables, _cut(shard(batch.x))))))
 
     return outputs
 

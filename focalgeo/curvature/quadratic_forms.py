@@ -136,8 +136,7 @@ def sampled(form: Callable, key: Array, count: int, layout: Layout, basis: Array
     samples = on_host(stacked(lambda index: form(sign_probe(key, index, basis, layout=layout)), count))
     if basis is None:
         return samples, jax.tree.map(lambda leaf: 0, samples)
-    inside = on_host(over_rows(form, basis))
-    return samples, jax.tree.map(lambda leaf: leaf.sum(axis=0), inside)
+    return samples, jax.tree.map(lambda leaf: leaf.sum(axis=0), on_host(over_rows(form, basis)))
 
 
 @of_layout

@@ -93,12 +93,12 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         if options.attach is not None:
             _attach(options.attach, result.compared.choice.fitted, out)
     print(report.results_text(result.rows, records.read_manifest(out), result.measured_on))
-    alone = (
+    title = result.compared.choice.fitted.method.title.lower()
+    numbers = ", ".join(
         f"{name} {value:.4g}"
         for name, value in saved["parameters"].items()
         if isinstance(value, float) and not re.search("[.]|^share_", name)
     )
-    title, numbers = result.compared.choice.fitted.method.title.lower(), ", ".join(alone)
     print(f"to use: {title}{f' ({numbers})' if numbers else ''}\nreport: {out / 'report.html'}")
 
 
@@ -124,8 +124,8 @@ def _studied(options, splits, also, held_back):
         if others := {name: pairs[split] for name, split in of.items() if split in pairs}:
             say(f"asking whether the calibration holds on {', '.join(others)}")
             rows += calibration.on_tests(compared, pairs["val"], others, **settings._replace(criteria=())._asdict())
-        found = findings.of_study(pairs, compared.fits, settings)
-        warnings = [*compared.suspicions, *input_warnings(options, splits), *found]
+        warnings = [*compared.suspicions, *input_warnings(options, splits)]
+        warnings += findings.of_study(pairs, compared.fits, settings)
     warnings += findings.of_fits(compared.fits, compared.choice.fitted)
     if options.coverage:
         warnings += _of_sets(options, decisions["set_parts"][np.isinf(decisions["set_thresholds"])])
@@ -273,8 +273,8 @@ def _check_counts(options, labelled):
         ("--num-bins", options.num_bins, labelled),
     ):
         for name in names:
-            labels, cluster = labelled[name].labels, labelled[name].cluster
-            n, what = len(labels), "examples"
+            cluster = labelled[name].cluster
+            n, what = len(labelled[name].labels), "examples"
             if flag == "--folds" and cluster is not None:
                 n, what = len({*cluster}), "clusters"
             if number > n:

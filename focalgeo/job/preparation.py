@@ -196,8 +196,7 @@ def make_objective(config) -> Objective:
         def loss(logits, labels, loss_values):
             return losses.weighted_by_class(unweighted(logits, labels, loss_values), labels, loss_values["alpha"])
 
-    outputs = penalties.make_outputs(trace=trace, on_batch=penalty)
-    return Objective(title, loss, outputs, initial_values(config, needed))
+    return Objective(title, loss, penalties.make_outputs(trace=trace, on_batch=penalty), initial_values(config, needed))
 
 
 def initial_values(config, names: Collection[str]) -> dict[str, PyTree]:
@@ -289,8 +288,7 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
 
 def _examples(prepared: Prepared) -> Array:
     """Two training examples, or as many as there are devices, as the network reads them."""
-    few = Split(*(leaf[:2] for leaf in prepared.dataset.train))
-    return next(evaluation_batches(prepared.config, few, batch_size=2)).x
+    return next(evaluation_batches(prepared.config, prepared.dataset.train.at(slice(2)), batch_size=2)).x
 
 
 def state_shapes(prepared: Prepared, member: Member) -> TrainState:
