@@ -96,11 +96,21 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for key, what in ROLES.items():
         add(f"--{key}-key", metavar="NAME", help=f"the array that {what}, if its name is not {key}")
-    help = "multiclass (default), or multilabel: labels [rows, labels] of 0 and 1 (NaN or -1: none), a score for each"
-    add("--task", choices=("multiclass", "multilabel"), default="multiclass", help=help)
+    add(
+        "--task",
+        choices=("multiclass", "multilabel"),
+        default="multiclass",
+        help="multiclass (default), or multilabel: labels [rows, labels] of 0 and 1 (NaN or -1: none), a score for"
+        " each",
+    )
     add("--prefix", metavar="NAME_", help="what columns of scores begin with; they are probs if all rows sum to 1")
-    help = "share of class 1 of two in use, if the files are rebalanced (undersampling): weights, as 0.02 / its share"
-    add("--prevalence", type=float, metavar="SHARE", help=help)
+    add(
+        "--prevalence",
+        type=float,
+        metavar="SHARE",
+        help="share of class 1 of two in use, if the files are rebalanced (undersampling): weights, as 0.02 / its"
+        " share",
+    )
     add("--positive", metavar="NAME", help="the label of class 1 of two, if labels are names")
     add(
         "--ignore-label",
@@ -110,10 +120,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="LABEL",
         help="labels whose rows are left out, such as -100",
     )
-    help = (
-        "axis of the classes in outputs for every pixel, two .npy files, as -1 or 1: a temperature, images as clusters"
+    add(
+        "--class-axis",
+        type=int,
+        metavar="AXIS",
+        help="axis of the classes in outputs for every pixel, two .npy files, as -1 or 1: a temperature, images as"
+        " clusters",
     )
-    add("--class-axis", type=int, metavar="AXIS", help=help)
     add(
         "--floor", type=float, metavar="P", help="what a probability of 0 counts as in the NLL (default: chosen on val)"
     )
@@ -124,8 +137,12 @@ def make_parser() -> argparse.ArgumentParser:
         default="nll",
         help="by which methods are fitted, compared and chosen: nll (default), ece, ...",
     )
-    help = "least (default): what costs least on new examples, mostly a mixture; plain: one map that keeps the class"
-    add("--prefer", choices=("least", "plain"), default="least", help=help)
+    add(
+        "--prefer",
+        choices=("least", "plain"),
+        default="least",
+        help="least (default): what costs least on new examples, mostly a mixture; plain: one map that keeps the class",
+    )
     add(
         "--criteria", type=_names, default=(), help="by which methods are fitted besides, such as ece: a search by grid"
     )
@@ -138,8 +155,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME=PATH",
         help="probabilities by a method from elsewhere, to be compared: arrays val (held out, fold by fold) and test",
     )
-    help = "ONNX model of the classifier: calibrated.onnx goes on from its first output, the logits (extra onnx)"
-    add("--attach", metavar="MODEL.onnx", help=help)
+    add(
+        "--attach",
+        metavar="MODEL.onnx",
+        help="ONNX model of the classifier: calibrated.onnx goes on from its first output, the logits (extra onnx)",
+    )
     for flag, default, what in (
         ("folds", 5, "folds of the cross-fit of val by which a method is chosen"),
         ("num-bins", 15, "bins of both ECEs"),
@@ -152,15 +172,32 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="sets of classes that contain the label with this probability, for example 0.9",
     )
-    help = "sets' kind: lac (default), the smallest; aps, larger where it is harder; raps, seldom large"
-    add("--sets", choices=("lac", "aps", "raps"), default="lac", help=help)
-    help = "what has that coverage: all (default), each class, class_cluster or group"
-    add("--sets-of", choices=("all", "class", "class_cluster", "group"), default="all", help=help)
+    add(
+        "--sets",
+        choices=("lac", "aps", "raps"),
+        default="lac",
+        help="sets' kind: lac (default), the smallest; aps, larger where it is harder; raps, seldom large",
+    )
+    add(
+        "--sets-of",
+        choices=("all", "class", "class_cluster", "group"),
+        default="all",
+        help="what has that coverage: all (default), each class, class_cluster or group",
+    )
     add("--least-one", action="store_true", help="sets are never empty: the predicted class is always in them")
-    help = "answers of which at most so many are wrong, as 0.02; a third of val is held back for it and for --coverage"
-    add("--error-at-most", type=float, metavar="SHARE", help=help)
-    help = "resamples of the bootstrap (default 1000, of more than 100,000 examples fewer)"
-    add("--num-resamples", type=int, metavar="NUMBER", help=help)
+    add(
+        "--error-at-most",
+        type=float,
+        metavar="SHARE",
+        help="answers of which at most so many are wrong, as 0.02; a third of val is held back for it and for"
+        " --coverage",
+    )
+    add(
+        "--num-resamples",
+        type=int,
+        metavar="NUMBER",
+        help="resamples of the bootstrap (default 1000, of more than 100,000 examples fewer)",
+    )
     return parser
 
 

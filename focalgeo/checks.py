@@ -7,7 +7,6 @@ InputError, a line that names the argument and what is wrong with it.
 import warnings
 from collections.abc import Collection, Sequence
 from numbers import Integral
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -200,11 +199,11 @@ def _table(name, rows, labels, mask, weights, soft):
     return table, label_array(labels, table, name, counted=mask, soft=soft), mask
 
 
-def _counted(table: Array, mask: Array | None) -> np.ndarray:
+def _counted(table, mask):
     return np.asarray(table) if mask is None else np.asarray(table)[np.asarray(mask) > 0]
 
 
-def _weighted(rows: Array, labels: Array, mask: Array | None, space: ModuleType = jnp) -> Examples:
+def _weighted(rows, labels, mask, space=jnp) -> Examples:
     """The scores as float32 where their type is narrower, as bfloat16 sums stop growing at 256, else as they are."""
     rows, labels = space.asarray(rows), space.asarray(labels)
     rows = rows.astype(jax.dtypes.canonicalize_dtype(np.promote_types(rows.dtype, np.float32)), copy=False)

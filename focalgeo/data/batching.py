@@ -103,8 +103,7 @@ def crop_flip(
     columns = (changes["offsets"][:, 1:] + across - np.int32(padding))[:, None]
     inside = (rows >= 0) & (rows < height) & ((columns >= 0) & (columns < width))
     images = np.arange(n, dtype=np.int32)[:, None, None]
-    pixels = x[images, rows.clip(0, height - 1), columns.clip(0, width - 1)]
-    return pixels * inside[..., None].astype(x.dtype)
+    return x[images, rows.clip(0, height - 1), columns.clip(0, width - 1)] * inside[..., None].astype(x.dtype)
 
 
 AUGMENTATIONS = {

@@ -85,16 +85,16 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
 
 def _of_classes(outputs):
     """Scores of one column, class 1's, as [1 - p, p] or [0, s]; which of both they are may be for them to say."""
-    cells, kind, scores = outputs.logits, outputs.kind, outputs.logits
-    if outputs.is_column:
+    cells, kind, scores, is_column = outputs.logits, outputs.kind, outputs.logits, outputs.logits.ndim == 1
+    if is_column:
         scores = np.stack([1 - cells.astype(np.float64), cells], axis=1)
     if kind == "scores":
         # Taken for probabilities where they may be, they are refused with the row that is none.
         is_logits = (cells < 0).any() and _are_wrong(np.where(scores == -np.inf, 0, scores)).mean() > _FEW_WRONG
         kind = "logits" if is_logits else "probs"
-    if outputs.is_column and kind == "logits":
+    if is_column and kind == "logits":
         scores[:, 0] = 0
-    return outputs._replace(kind=kind, logits=scores)
+    return outputs._replace(kind=kind, logits=scores, is_column=is_column)
 
 
 def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: str) -> dict[str, np.ndarray]:

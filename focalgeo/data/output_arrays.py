@@ -110,7 +110,7 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
             outputs = rows_of(outputs, kept)._replace(left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
-    return outputs._replace(is_column=outputs.logits.ndim == 1)
+    return outputs
 
 
 def rows_of(outputs: Outputs, rows: np.ndarray) -> Outputs:
@@ -178,12 +178,11 @@ def _class_numbers(outputs, positive, where):
     """Labels as numbers where they name the classes of columns, or stand beside one column; others as they are."""
     labels, classes, is_column = outputs.labels, outputs.classes, outputs.logits.ndim == 1
     texts = labels.astype(str)
-    # Programs write true, TRUE and True.
-    texts = np.char.title(texts) if is_column and not positive else texts
-    if positive and not classes:
-        classes = (*texts[texts != positive][:1], positive)
-    elif is_column:
+    if is_column and not positive:
+        texts = np.char.title(texts)  # programs write true, TRUE and True
         classes = max(_PAIRS, key=lambda pair: np.isin(texts, pair).sum())
+    elif positive and not classes:
+        classes = (*texts[texts != positive][:1], positive)
     numbers = pandas.Index(classes or ()).get_indexer(texts)
     if (numbers >= 0).all():
         return numbers
@@ -227,7 +226,6 @@ def _of_labels(outputs, ignored, where):
         left_out=np.sum(~there),
         group=np.array(outputs.classes or range(scores.shape[1]), str)[label],
         classes=None,
-        is_column=True,
     )
 
 

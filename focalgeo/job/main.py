@@ -39,16 +39,16 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     states = preparation.initial_state(prepared, members)
     rows = []
 
-    def begin() -> None:
+    def begin():
         stack.enter_context(records.locked(workdir))
         start.begin(workdir, how, config, prepared.dataset, members, states, shard)
 
-    def not_evaluated() -> list[int]:
+    def not_evaluated():
         before = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
         evaluated = select(before, Seconds, phase="evaluate")  # a part of the evaluation's one write
         return [i for i, member in enumerate(members) if not select(evaluated, Seconds, **member.tags)]
 
-    def finish() -> None:
+    def finish():
         say("drawing the report")
         report.write_report(workdir)
         rows.extend(records.read_rows(workdir))

@@ -19,12 +19,10 @@ from focalgeo.rows import Diagnostic, Row, Scalar, finite, tagged
 from focalgeo.training.step import member_state
 from focalgeo.types import (
     FEWEST_EXAMPLES,
-    Array,
     Batch,
     Dataset,
     InputError,
     Predictions,
-    PyTree,
     RunError,
     Split,
     TrainState,
@@ -61,7 +59,7 @@ def evaluate(
         records.write_predictions(folder, name, predicted.logits, predicted.labels)
     rows = [] if state.best is None else [Scalar("selected_epoch", state.best.epoch)]
 
-    def take() -> None:
+    def take():
         rows[:0], search = calibrated.result()
         if search:
             records.write_arrays(folder, "search", search)
@@ -160,7 +158,7 @@ def make_trace(prepared: Prepared) -> Callable:
         keys = jax.random.split(jax.random.fold_in(state.key, epoch), settings.curvature.num_probes)
         return jnp.mean(jax.lax.map(lambda key: estimator(network, loss, state.params, key)[2], keys))
 
-    def trace(states: TrainState, epoch: int) -> np.ndarray:
+    def trace(states: TrainState, epoch: int):
         states, batches = states._replace(opt_state=(), best=None), _curvature_batches(prepared, "train")
         of_batches = [jax.device_get(summed(states, batch, epoch)) for batch in batches]
         return sum(of_batches) / np.float32(sum(np.sum(batch.mask) for batch in batches))
@@ -168,7 +166,7 @@ def make_trace(prepared: Prepared) -> Callable:
     return trace
 
 
-def _flat_logits(apply: Callable, variables: PyTree, x: PyTree) -> Array:
+def _flat_logits(apply: Callable, variables, x):
     """Logits [examples, classes]; of a tree each node is one."""
     logits = apply(variables, x)
     return logits.reshape(-1, logits.shape[-1])
@@ -204,8 +202,7 @@ def diagnostics_of_epoch(prepared: Prepared, members: Sequence[Member], groups: 
 def _spread(split: Split, examples: int) -> Split:
     """So many examples at even distances, all of them for 0: the test files of a folder stand class by class."""
     count = len(split.y)
-    places = np.arange(examples) * count // examples if 0 < examples < count else slice(None)
-    return split.at(places)
+    return split.at(np.arange(examples) * count // examples if 0 < examples < count else slice(None))
 
 
 def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[list[Row], dict[str, np.ndarray]]:

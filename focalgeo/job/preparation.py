@@ -20,7 +20,7 @@ from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES
 from focalgeo.job import say
 from focalgeo.training import loop, optimiser, penalties
 from focalgeo.training.step import make_ascent, make_step, stack
-from focalgeo.types import Array, Batch, BestEpoch, Dataset, InputError, Model, PyTree, Split, TrainState, shown
+from focalgeo.types import Batch, BestEpoch, Dataset, InputError, Model, PyTree, Split, TrainState, shown
 
 # names that config fields may hold; the table of fields itself imports no package that has them
 KNOWN = fields.Known(
@@ -286,7 +286,7 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     )
 
 
-def _examples(prepared: Prepared) -> Array:
+def _examples(prepared: Prepared):
     """Two training examples, or as many as there are devices, as the network reads them."""
     return next(evaluation_batches(prepared.config, prepared.dataset.train.at(slice(2)), batch_size=2)).x
 

@@ -193,8 +193,7 @@ class Meter:
                 self._running[index], tags = False, self._tags[index]
                 member = ", ".join(f"{key} {value}" for key, value in tags.items())
                 files.say(f"member {member} stops, the others go on: {why}")
-                epoch = step / self._plan.steps_per_epoch
-                self._write([Scalar("stopped", step, **tags, step=step, epoch=epoch)])
+                self._write([Scalar("stopped", step, **tags, step=step, epoch=step / self._plan.steps_per_epoch)])
         metrics["seen"] = metrics["count"]
         self.sums = {name: total + np.where(self._running, metrics[name], 0) for name, total in self.sums.items()}
 
