@@ -263,7 +263,7 @@ def predicted_logits(
         rows, labels = (space.where(weight > 0, each.T, 0).T for each in (rows, labels))
     # A label whose class cannot be has an infinite NLL, whatever is fitted.
     if space is np and not rows.min() > -np.inf:
-        shares = labels if labels.ndim > 1 else np.arange(rows.shape[1]) == labels[:, None]
+        shares = labels if np.ndim(labels) > 1 else np.arange(rows.shape[1]) == labels[:, None]
         never = ((shares > 0) & (rows == -np.inf)).any(axis=1)
         if never.any():
             what = f"the logit of label {np.argmax(never)} is -inf, a class that cannot be"
@@ -472,14 +472,13 @@ def label_advice(labels: np.ndarray, shape: tuple[int, ...]) -> str:
     if labels.dtype.kind not in "iu":
         return _of_kind(labels)
     held = np.unique(labels)
-    inside = (held >= 0) & (held < classes)
+    outside = held[(held < 0) | (held >= classes)]
     if set(held.tolist()) <= {-1, 1} and classes == 2:
         return "of -1 and 1 give (labels + 1) // 2"
     if held[0] >= 1 and held[-1] == classes:
         return "if they count from 1, give labels - 1"
-    if np.sum(~inside) == 1:
-        other = held[~inside][0]
-        return f"if {other} stands for no label, leave out these {np.sum(labels == other)} rows"
+    if outside.size == 1:
+        return f"if {outside[0]} stands for no label, leave out these {np.sum(labels == outside)} rows"
     return "give labels in the order of the columns, or all columns"
 
 

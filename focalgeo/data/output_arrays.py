@@ -115,9 +115,12 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
 
 def rows_of(outputs: Outputs, rows: np.ndarray) -> Outputs:
     """These rows of each array that has a value for each, by numbers or truth values."""
-    size = outputs.index.shape
-    arrays = {name: value for name, value in outputs._asdict().items() if getattr(value, "shape", ())[:1] == size}
-    return outputs._replace(**{name: value[rows] for name, value in arrays.items()})
+    of_rows = {
+        name: value[rows]
+        for name, value in outputs._asdict().items()
+        if getattr(value, "shape", ())[:1] == outputs.index.shape
+    }
+    return outputs._replace(**of_rows)
 
 
 def paths_of(source: str) -> dict[str, Path]:

@@ -311,8 +311,11 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
 
 def _labelled(splits):
     """The splits with labels; of several labels a row the pairs that have one."""
-    there = {name: split for name, split in splits.items() if split.labels is not None}
-    return {name: rows_of(split, split.labels >= 0) if split.left_out else split for name, split in there.items()}
+    return {
+        name: rows_of(split, split.labels >= 0) if split.left_out else split
+        for name, split in splits.items()
+        if split.labels is not None
+    }
 
 
 def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any]:
