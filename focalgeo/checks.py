@@ -448,9 +448,13 @@ def check_finite_tree(name: str, tree: PyTree) -> None:
 @jax.jit
 def all_finite(tree: PyTree) -> Array:
     """Whether every number in a tree of at least one array is finite, by one program that is compiled fast."""
-    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     # 0 times infinity is NaN as 0 times NaN is, and one NaN makes the sum NaN, where a sum of the numbers may overflow.
-    return jnp.isfinite(sum(jnp.sum(0 * leaf, dtype=jnp.float32) for leaf in floats))
+    zeros = (
+        jnp.sum(0 * leaf, dtype=jnp.float32)
+        for leaf in jax.tree.leaves(tree)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    )
+    return jnp.isfinite(sum(zeros))
 
 
 def label_advice(labels: np.ndarray, shape: tuple[int, ...]) -> str:

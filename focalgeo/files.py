@@ -75,7 +75,8 @@ def reading(where: object, mend: str = "check the path and the disk, or write it
         raise
     except Exception as error:
         why = " ".join((repr(error) if isinstance(error, LookupError) else str(error)).split()) or type(error).__name__
-        why = "more memory than is free" if "bad_alloc" in why else why
+        if "bad_alloc" in why:
+            why = "more memory than is free"
         if re.search("(?i)pickle|weights_only", why) and not isinstance(error, OSError):  # which name a path
             why = "it holds more than arrays, which could run code"  # not the advice to let the file run its code
         raise InputError(f"{where} cannot be read or written ({shown(why, most=200)}): {mend}") from error
