@@ -27,6 +27,12 @@ class Reader(NamedTuple):
     read: Callable[..., RawDataset]  # of the text behind the colon; its other parameters are what it may be asked for
     argument: str = ""  # how messages write what stands behind the kind; in brackets where it may be missing
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What `read` takes besides that text, by name."""
+        _, *names = inspect.signature(self.read).parameters
+        return tuple(names)
+
 
 def read_digits(_: str) -> RawDataset:
     """The 1,797 images of 8x8 that scikit-learn ships, which need no download.
@@ -162,14 +168,13 @@ def load_dataset(
     if reader is None or reader.argument[:1] == ":" != colon or (colon and not reader.argument):
         forms = [f"{kind}{reader.argument}" for kind, reader in READERS.items()]
         raise InputError.of_choice("config.data.name", name, [*forms, f"{GRAPH}NAME"])
-    _, *options = inspect.signature(reader.read).parameters
     own = {"image_size": image_size, "max_words": max_words, "max_length": max_length, "label": label}
     for option, value in own.items():
-        if value is not None and (option not in options or (option != "label" and value < 1)):
+        if value is not None and (option not in reader.options or (option != "label" and value < 1)):
             raise InputError(f"{option} is {value} for {name}: give at least 1 where it applies, or leave it out")
     sizes = Sizes(train_size, val_size, test_size)
     asked = {"sizes": sizes, "seed": split_seed, **own}
-    raw = reader.read(argument, **{option: asked[option] for option in options})
+    raw = reader.read(argument, **{option: asked[option] for option in reader.options})
     check_labels(raw, name=name)
     data = divide(raw, sizes, name=name, seed=split_seed)
     if raw.features:
