@@ -51,7 +51,6 @@ RANGES = {
 }
 ROLES = ("logits", "probs", "labels", "weight", "group", "cluster")  # of arrays
 RESERVED = {"val", "test", "cross_fit", "decisions"}  # names of what else is in probabilities/
-EXAMPLE = "python -m focalgeo.calibrate --val=val.npz --test=test.npz --out=runs/mine"
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -281,11 +280,11 @@ def main(arguments: Sequence[str]) -> int:
         calibrate.run_and_print(options, command=["python", "-m", "focalgeo.calibrate", *arguments])
         return 0
     except (InputError, RunError) as error:
-        line, code = str(error), error.exit_code
+        refusal = error
     except MemoryError:
-        line, code = "the files need more memory than is free: give fewer examples", RunError.exit_code
-    files.write_line(f"focalgeo: {line}")
-    return code
+        refusal = RunError("the files need more memory than is free: give fewer examples")
+    files.write_line(f"focalgeo: {refusal}")
+    return refusal.exit_code
 
 
 if __name__ == "__main__":

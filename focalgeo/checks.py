@@ -7,7 +7,6 @@ InputError, a line that names the argument and what is wrong with it.
 import warnings
 from collections.abc import Collection, Sequence
 from numbers import Integral
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -200,11 +199,11 @@ def _table(name, rows, labels, mask, weights, soft):
     return table, label_array(labels, table, name, counted=mask, soft=soft), mask
 
 
-def _counted(table: Array, mask: Array | None) -> np.ndarray:
+def _counted(table, mask):
     return np.asarray(table) if mask is None else np.asarray(table)[np.asarray(mask) > 0]
 
 
-def _weighted(rows: Array, labels: Array, mask: Array | None, space: ModuleType = jnp) -> Examples:
+def _weighted(rows, labels, mask, space=jnp) -> Examples:
     """The scores as float32 where their type is narrower, as bfloat16 sums stop growing at 256, else as they are."""
     rows, labels = space.asarray(rows), space.asarray(labels)
     rows = rows.astype(jax.dtypes.canonicalize_dtype(np.promote_types(rows.dtype, np.float32)), copy=False)
@@ -259,18 +258,16 @@ def predicted_logits(
         if stacklevel:
             check_logits("logits", values, refuse=True, stacklevel=stacklevel + 1)
     space = jnp if is_traced(table, labels, mask) else np
-    # A label whose class cannot be has an infinite NLL, whatever is fitted.
-    if space is np and not np.asarray(table).min() > -np.inf:
-        shares, counts = np.asarray(labels), True if mask is None else np.asarray(mask) > 0
-        if shares.ndim == 1:
-            shares = np.arange(table.shape[1]) == shares[:, None]
-        never = ((shares > 0) & (np.asarray(table) == -np.inf)).any(axis=1) & counts
-        if never.any():
-            what = f"the logit of label {np.argmax(never)} is -inf, a class that cannot be"
-            raise InputError(f"{what}: mend one of the two")
     rows, labels, weight = _weighted(table, labels, mask, space)
     if mask is not None:
         rows, labels = (space.where(weight > 0, each.T, 0).T for each in (rows, labels))
+    # A label whose class cannot be has an infinite NLL, whatever is fitted.
+    if space is np and not rows.min() > -np.inf:
+        shares = labels if np.ndim(labels) > 1 else np.arange(rows.shape[1]) == labels[:, None]
+        never = ((shares > 0) & (rows == -np.inf)).any(axis=1)
+        if never.any():
+            what = f"the logit of label {np.argmax(never)} is -inf, a class that cannot be"
+            raise InputError(f"{what}: mend one of the two")
     return Examples(rows, labels, weight)
 
 
@@ -451,19 +448,22 @@ def check_finite_tree(name: str, tree: PyTree) -> None:
 @jax.jit
 def all_finite(tree: PyTree) -> Array:
     """Whether every number in a tree of at least one array is finite, by one program that is compiled fast."""
-    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     # 0 times infinity is NaN as 0 times NaN is, and one NaN makes the sum NaN, where a sum of the numbers may overflow.
-    return jnp.isfinite(sum(jnp.sum(0 * leaf, dtype=jnp.float32) for leaf in floats))
+    zeros = (
+        jnp.sum(0 * leaf, dtype=jnp.float32)
+        for leaf in jax.tree.leaves(tree)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    )
+    return jnp.isfinite(sum(zeros))
 
 
 def label_advice(labels: np.ndarray, shape: tuple[int, ...]) -> str:
     """What to give in place of labels that are no class numbers, for scores of this shape; the end of an error."""
     *rows, classes = shape
     if labels.shape == shape and labels.dtype.kind in "biuf":
-        sums = labels.sum(axis=-1, dtype=np.float64)
         if np.isin(labels, (-1, 0, 1)).all():
             return "these rows are multi-label: give --task=multilabel, or in Python calibration.binary_outputs"
-        if (labels >= 0).all() and (abs(sums - 1) < OFF_ONE).all():
+        if (labels >= 0).all() and (abs(labels.sum(axis=-1, dtype=np.float64) - 1) < OFF_ONE).all():
             return "these are soft labels, which metrics nll and brier and fits by NLL take: give classes here"
     if labels.shape != tuple(rows):
         if labels.shape == (*rows, 1):
@@ -476,14 +476,13 @@ def label_advice(labels: np.ndarray, shape: tuple[int, ...]) -> str:
     if labels.dtype.kind not in "iu":
         return _of_kind(labels)
     held = np.unique(labels)
-    inside = (held >= 0) & (held < classes)
+    outside = held[(held < 0) | (held >= classes)]
     if set(held.tolist()) <= {-1, 1} and classes == 2:
         return "of -1 and 1 give (labels + 1) // 2"
     if held[0] >= 1 and held[-1] == classes:
         return "if they count from 1, give labels - 1"
-    if np.sum(~inside) == 1:
-        other = held[~inside][0]
-        return f"if {other} stands for no label, leave out these {np.sum(labels == other)} rows"
+    if outside.size == 1:
+        return f"if {outside[0]} stands for no label, leave out these {np.sum(labels == outside)} rows"
     return "give labels in the order of the columns, or all columns"
 
 
@@ -503,14 +502,14 @@ def _of_kind(labels):
 
 def probability_advice(probs: np.ndarray) -> str:
     """What to give in place of rows that are negative or do not sum to 1, or of one column that leaves [0, 1]."""
-    is_column, least, most = probs.ndim == 1, probs.min(), probs.max()
+    is_column, most = probs.ndim == 1, probs.max()
     sums = probs if is_column else probs.sum(axis=1, dtype=np.float64)
-    usual, near = float(np.median(sums)), abs(sums - 1) <= OFF_ONE
+    usual = float(np.median(sums))
     if most <= 0:
         return "these are logarithms: give np.exp(probs), or say --logits-key"
-    if np.mean((probs >= 0) & (probs <= 1) if is_column else near) > 0.5:
+    if np.mean((probs >= 0) & (probs <= 1) if is_column else abs(sums - 1) <= OFF_ONE) > 0.5:
         return "mend these, or leave them out"
-    if least < 0 or (is_column and most > 100):
+    if probs.min() < 0 or (is_column and most > 100):
         return "if these are logits, say --logits-key"
     if is_column:
         return "of percents give probs / 100, of logits say --logits-key"

@@ -44,11 +44,11 @@ MOST_MEMBERS = 1000  # each is measured on its own
 _MOST_PRODUCTS = 10_000  # each is a pass over all examples
 
 
-def _whole(least: int, most: int = _INT32) -> Any:
+def _whole(least: int, most: int = _INT32):
     return Annotated[int, Meta(ge=least, le=most)]
 
 
-def _number(least: float, most: float) -> Any:
+def _number(least: float, most: float):
     return Annotated[float, Meta(ge=least, le=most)]
 
 
@@ -279,16 +279,19 @@ def describe(names: Mapping[str, Collection[str]], options: Mapping[str, Mapping
 
     names: field -> the names that it may hold. options: network -> its options with their defaults.
     """
-    lines = []
-    for name, default, kind, meaning in FIELDS.values():
-        lines.append(f"{name:<27} {default!s:<15} {meaning} ({' '.join(names.get(name, ())) or _range(kind)})")
+    lines = [
+        f"{name:<27} {default!s:<15} {meaning} ({' '.join(names.get(name, ())) or _range(kind)})"
+        for name, default, kind, meaning in FIELDS.values()
+    ]
     lines += ["", "The options of each network, with its own values:"]
-    for network, defaults in options.items():
-        lines.append(f"{network:<27} {', '.join(f'{name}={value}' for name, value in defaults.items())}".rstrip())
+    lines += [
+        f"{network:<27} {', '.join(f'{name}={value}' for name, value in defaults.items())}".rstrip()
+        for network, defaults in options.items()
+    ]
     return "\n".join(lines)
 
 
-def _range(kind: Any) -> str:
+def _range(kind) -> str:
     """A type as its JSON schema has it: "integer, minimum 1, maximum 1024, null"."""
     return re.sub('"(type|anyOf|enum|items)": |[][{}":]', "", json.dumps(msgspec.json.schema(kind)))
 
@@ -297,15 +300,14 @@ def _check_name(name: str) -> None:
     """Refuse a dotted name that no field has, with the nearest. Every name in model.options counts, of any network."""
     if name in FIELDS or (name.startswith(OPTIONS) and name.removeprefix(OPTIONS).isidentifier()):
         return
-    last = name.rpartition(".")[2]
     near = difflib.get_close_matches(shown(name), FIELDS, n=1, cutoff=0.75) or [
-        field for field in FIELDS if field.endswith(f".{last}")
+        field for field in FIELDS if field.endswith(f".{name.rpartition('.')[2]}")
     ]
     hint = f"did you mean config.{near[0]}?" if near else "python -m focalgeo.run --fields shows all"
     raise InputError(f"no such config field: config.{shown(name)}; {hint}")
 
 
-def _typed(name: str, value: Any) -> Any:
+def _typed(name: str, value):
     """The value in its field's kind: a whole number for a float becomes a float, a list a tuple, NumPy's Python's own.
 
     Raises:
@@ -319,7 +321,7 @@ def _typed(name: str, value: Any) -> Any:
         raise InputError(f"config.{name} is {shown(value)}: give {_range(kind)}") from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value):
     """The value, or each of a list, as Python's own; 0 for -0."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, tuple | list | range):
@@ -425,7 +427,7 @@ def parse_arguments(arguments: Sequence[str], flags: Mapping[str, str]) -> tuple
     return values, {name: os.path.expanduser(texts[name]) for name in flags if name in texts}
 
 
-def _parsed(name: str, text: str) -> Any:
+def _parsed(name: str, text: str):
     """The text as the field's value: what it writes in Python, itself, or its words between commas."""
     literal = text
     with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):  # of an unknown escape, say

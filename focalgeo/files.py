@@ -75,7 +75,8 @@ def reading(where: object, mend: str = "check the path and the disk, or write it
         raise
     except Exception as error:
         why = " ".join((repr(error) if isinstance(error, LookupError) else str(error)).split()) or type(error).__name__
-        why = "more memory than is free" if "bad_alloc" in why else why
+        if "bad_alloc" in why:
+            why = "more memory than is free"
         if re.search("(?i)pickle|weights_only", why) and not isinstance(error, OSError):  # which name a path
             why = "it holds more than arrays, which could run code"  # not the advice to let the file run its code
         raise InputError(f"{where} cannot be read or written ({shown(why, most=200)}): {mend}") from error
@@ -113,8 +114,7 @@ def free_memory() -> float:
     limit, used = (_number_in(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     # a container's copies of files count as used, but are given back when memory is short
     cached = _number_in("/sys/fs/cgroup/memory.stat", r"inactive_file (\d+)")
-    known = [1024 * machine] if machine else []
-    return min([*known, *([limit - used + cached] if limit else [])], default=math.inf)
+    return min(1024 * machine or math.inf, limit - used + cached if limit else math.inf)
 
 
 def _number_in(path: str, pattern: str = r"^(\d+)") -> int:

@@ -220,7 +220,7 @@ def spread(tree: PyTree) -> PyTree:
     return jax.tree.map(laid_out, tree)
 
 
-def _put(leaf: Array, *axes: str) -> jax.Array:
+def _put(leaf, *axes: str):
     """The leaf, equal in all processes, on the devices of all of them, its axes over these.
 
     On an only device it lies as jax lays out what is made there: else each function would compile for both.
@@ -240,7 +240,7 @@ def _put(leaf: Array, *axes: str) -> jax.Array:
 def to_host(tree: PyTree) -> PyTree:
     """NumPy arrays of leaves that may lie on devices of all processes."""
 
-    def whole(leaf: Array) -> np.ndarray:
+    def whole(leaf):
         is_here = getattr(leaf, "is_fully_addressable", True) or leaf.is_fully_replicated
         return np.asarray(leaf if is_here else multihost_utils.process_allgather(leaf, tiled=True))
 
@@ -283,7 +283,8 @@ def shard(tree: PyTree, *, axis: int = 0) -> PyTree:
 
     Of several processes each takes the parts of its own devices.
     """
-    first, own = jax.process_index() * jax.local_device_count(), jax.local_device_count()
+    own = jax.local_device_count()
+    first = jax.process_index() * own
     return jax.tree.map(lambda leaf: np.stack(np.split(leaf, device_count(), axis)[first : first + own]), tree)
 
 
@@ -338,8 +339,10 @@ def make_program(
         return _cut(shard(group)) if apart else replicated(group)
 
     def place(states):
-        starts = range(0, len(states.step), at_once)
-        return [put(jax.tree.map(operator.itemgetter(slice(start, start + at_once)), states)) for start in starts]
+        return [
+            put(jax.tree.map(operator.itemgetter(slice(start, start + at_once)), states))
+            for start in range(0, len(states.step), at_once)
+        ]
 
     def states(groups):
         return [of_all_processes(_one_axis(group)) for group in groups] if apart else groups
@@ -439,8 +442,7 @@ def pmapped_forward(forward: Callable) -> Callable:
     compiled = forward_program(forward)
 
     def outputs(variables, batch):
-        here = compiled(variables, _cut(shard(batch.x)))
-        return np.concatenate(np.asarray(of_all_processes(here)))
+        return np.concatenate(np.asarray(of_all_processes(compiled(variables, _cut(shard(batch.x))))))
 
     return outputs
 

@@ -178,8 +178,8 @@ def check_workdir(workdir: Workdir, config: Mapping[str, Any]) -> str:
         return "fresh"
     if not (path / MANIFEST).exists():
         raise InputError(f"{named} is not a focalgeo workdir: it is not empty and has no {MANIFEST}; {_ELSEWHERE}")
-    there, here = read_manifest(path).get("config", {}), json.loads(json.dumps(config, default=np.ndarray.tolist))
-    there, here = dict(flat(there)), dict(flat(here))
+    there = dict(flat(read_manifest(path).get("config", {})))
+    here = dict(flat(json.loads(json.dumps(config, default=np.ndarray.tolist))))
     pairs = {name: [side.get(name, "absent") for side in (there, here)] for name in there | here}
     different = [f"{name}: {old} there, {new} here" for name, (old, new) in pairs.items() if old != new]
     if different:

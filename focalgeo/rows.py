@@ -324,8 +324,11 @@ def series(row: Row) -> str:
         >>> rows.series(row)
         'gamma_3.0/seed_0/val/nll/temperature_scaling'
     """
-    parts = [(field, getattr(row, field, None)) for field in _TELLING]
-    return "/".join(part if isinstance(part, str) else f"{field}_{part}" for field, part in parts if part is not None)
+    return "/".join(
+        part if isinstance(part, str) else f"{field}_{part}"
+        for field in _TELLING
+        if (part := getattr(row, field, None)) is not None
+    )
 
 
 _TELLING = (

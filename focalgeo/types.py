@@ -194,6 +194,10 @@ class Split(NamedTuple):
     x: np.ndarray
     y: np.ndarray  # int32 [examples], or [examples, nodes] of trees and graphs with -1 for no label
 
+    def at(self, rows: Any) -> "Split":
+        """The examples in these rows, numbers or a slice."""
+        return Split(self.x[rows], self.y[rows])
+
 
 class Dataset(NamedTuple):
     """A data set by name: the three splits, its class names in label order, and a checksum of its content.

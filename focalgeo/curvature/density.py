@@ -76,11 +76,12 @@ def spectral_density(
     num_probes = checks.count("num_probes", num_probes, 2, MOST_PRODUCTS)
     steps = min(checks.count("steps", steps, 1), layout.size)
 
-    goes_on = lambda krylov: ~krylov.closed & (krylov.step < steps)  # noqa: E731
-
     def quadrature(index):
-        krylov = _start(sign_probe(key, index, None, layout=layout), steps=steps)
-        krylov = iterate(goes_on, lambda krylov: lanczos.grown(krylov, product), krylov)
+        krylov = iterate(
+            lambda krylov: ~krylov.closed & (krylov.step < steps),
+            lambda krylov: lanczos.grown(krylov, product),
+            _start(sign_probe(key, index, None, layout=layout), steps=steps),
+        )
         lanczos.check_symmetric(krylov)
         # Nodes are the eigenvalues of H in the basis, weights the squared first entries of the eigenvectors.
         (values, vectors), library = lanczos.ritz(krylov), trees.namespace(krylov.coupling)
@@ -96,7 +97,7 @@ def spectral_density(
 
 
 @functools.partial(jax.jit, static_argnames="steps")
-def _start(probe: Array, *, steps: int) -> lanczos.Krylov:
+def _start(probe, *, steps: int) -> lanczos.Krylov:
     return lanczos.krylov_start((probe / jnp.linalg.norm(probe))[None], steps=steps)
 
 
@@ -194,7 +195,7 @@ def _normal(nodes, points, width):
     return jax.scipy.stats.norm.pdf((points - nodes) / width) / width  # the width's square may leave the dtype's range
 
 
-def _vector(name: str, values: Array, density: SpectralDensity) -> Array:
+def _vector(name: str, values, density: SpectralDensity):
     """A vector in the dtype of the nodes, on the host if it is known."""
     values = checks.number_array(name, values)
     if values.ndim != 1 or not (checks.is_traced(values) or not np.isnan(values).any()):
@@ -203,7 +204,7 @@ def _vector(name: str, values: Array, density: SpectralDensity) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _averaged(values_of: Callable, density: SpectralDensity, *vectors: Array) -> Estimate:
+def _averaged(values_of: Callable, density: SpectralDensity, *vectors) -> Estimate:
     """The mean over probes of the sums by weight of values_of(nodes [num_probes, steps, 1], vectors [1, 1, points])."""
     weights = density.weights[:, :, None]
     values = values_of(density.nodes[:, :, None], *(vector[None, None] for vector in vectors))

@@ -96,7 +96,7 @@ def orthogonalise(basis: Array, vector: Array) -> tuple[Array, Array]:
     return vector - matmul(second, basis), first + second
 
 
-def _among_expanded(krylov: Krylov) -> tuple[Array, Array]:
+def _among_expanded(krylov: Krylov):
     """The coupling [steps, steps] of the expanded rows to each other, 0 elsewhere, and which rows these are."""
     steps, library = krylov.coupling.shape[0], trees.namespace(krylov.coupling)
     active = library.arange(steps, dtype=np.int32) < krylov.step
@@ -283,7 +283,7 @@ def _with_fresh_row(basis, row, key):
 
 
 @trees.at_highest
-def _is_done(krylov: Krylov, tolerance: float) -> Array:
+def _is_done(krylov: Krylov, tolerance: float):
     (steps, width), library = krylov.coupling.shape, trees.namespace(krylov.coupling)
     values, coefficients = _largest(krylov)
     waiting = library.arange(width, dtype=np.int32) >= krylov.step
@@ -293,7 +293,7 @@ def _is_done(krylov: Krylov, tolerance: float) -> Array:
     return (small.all() & (krylov.step >= width - steps)) | (krylov.step >= steps)
 
 
-def _largest(krylov: Krylov) -> tuple[Array, Array]:
+def _largest(krylov: Krylov):
     """The k largest values, largest first, and their coefficients [steps, k], not negative in the first row."""
     k = krylov.coupling.shape[1] - krylov.coupling.shape[0]
     values, coefficients = ritz(krylov)

@@ -178,8 +178,7 @@ def dense_hessian(loss, params: PyTree) -> Array:
     def row(unit):
         return ravel(hvp(loss, params, unravel(unit, layout)), layout)
 
-    units = jnp.eye(layout.size, dtype=layout.dtype)
-    return jax.lax.map(row, units, batch_size=min(DENSE_ROWS_AT_ONCE, layout.size))
+    return jax.lax.map(row, jnp.eye(layout.size, dtype=layout.dtype), batch_size=min(DENSE_ROWS_AT_ONCE, layout.size))
 
 
 def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree) -> PyTree:
@@ -210,9 +209,13 @@ def fisher_vp(logits: Callable[[PyTree], Array], params: PyTree, vector: PyTree)
         >>> print(np.asarray(product["b"]).round(4), np.asarray(product["w"]).round(4))
         0.3932 [ 0.0983 -0.0983]
     """
-    # cross-entropy but for the true class's logit, which is linear and adds nothing to a second derivative
-    loss = lambda rows: jnp.mean(jax.nn.logsumexp(rows, axis=-1))  # noqa: E731
-    return ggn_vp(lambda point: checks.floats(checks.score_rows("logits", logits(point)))[0], loss, params, vector)
+    return ggn_vp(
+        lambda point: checks.floats(checks.score_rows("logits", logits(point)))[0],
+        # cross-entropy but for the true class's logit, which is linear and adds nothing to a second derivative
+        lambda rows: jnp.mean(jax.nn.logsumexp(rows, axis=-1)),
+        params,
+        vector,
+    )
 
 
 def empirical_fisher_vp(losses: Callable[[PyTree], Array], params: PyTree, vector: PyTree) -> PyTree:
@@ -337,8 +340,7 @@ def check_deterministic(loss, params: PyTree, *, tolerance: float = 1e-5) -> Non
     if checks.is_traced(params):
         raise InputError("check_deterministic compares values; call it outside jit, vmap and grad")
     evaluate = jax.value_and_grad(checks.scalar(loss))
-    first, second = evaluate(params), evaluate(params)
-    for what, before, after in zip(("loss", "gradient"), first, second, strict=True):
+    for what, before, after in zip(("loss", "gradient"), evaluate(params), evaluate(params), strict=True):
         checks.check_finite_tree(what, before)
         before, after = (np.asarray(ravel(tree, layout_of(tree)), np.float64) for tree in (before, after))
         difference, size = np.linalg.norm(after - before), np.linalg.norm(before)

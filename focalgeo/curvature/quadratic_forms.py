@@ -136,8 +136,7 @@ def sampled(form: Callable, key: Array, count: int, layout: Layout, basis: Array
     samples = on_host(stacked(lambda index: form(sign_probe(key, index, basis, layout=layout)), count))
     if basis is None:
         return samples, jax.tree.map(lambda leaf: 0, samples)
-    inside = on_host(over_rows(form, basis))
-    return samples, jax.tree.map(lambda leaf: leaf.sum(axis=0), inside)
+    return samples, jax.tree.map(lambda leaf: leaf.sum(axis=0), on_host(over_rows(form, basis)))
 
 
 @of_layout
@@ -274,7 +273,7 @@ def leaf_traces(matvec, like: PyTree, key: Array | int, num_probes: int) -> Esti
     return _by_products(jnp.sum, matvec, like, key, num_probes)
 
 
-def _by_products(summary: Callable, matvec, like: PyTree, key: Array, num_probes: int) -> Estimate:
+def _by_products(summary: Callable, matvec, like, key, num_probes: int) -> Estimate:
     """The mean over probes of the summary of each leaf's v * (H v)."""
     product, key = checked_matvec(matvec, like, key)
     num_probes = checks.count("num_probes", num_probes, 2, MOST_PRODUCTS)
@@ -302,5 +301,5 @@ def _summaries(probe, product, summary):
 
 
 @jax.jit
-def _means(samples: PyTree) -> Estimate:
+def _means(samples) -> Estimate:
     return jax.tree.transpose(jax.tree.structure(samples), None, jax.tree.map(sample_mean, samples))

@@ -84,8 +84,10 @@ def adaptive_sharpness(
                 step /= 2
         return best
 
-    keys = enumerate(jax.random.split(key, starts))
-    ends = [ascent(at(start * radius * jax.random.normal(key, origin.shape, origin.dtype))) for start, key in keys]
+    ends = [
+        ascent(at(start * radius * jax.random.normal(each, origin.shape, origin.dtype)))
+        for start, each in enumerate(jax.random.split(key, starts))
+    ]
     ends.sort(key=lambda end: end[0])
     value, place, gradient = ends[-1]
     gap = radius * jnp.linalg.norm(gradient) - jnp.vdot(gradient, place)
@@ -132,9 +134,11 @@ def noise_rises(
     loss, layout = checks.scalar(loss), layout_of(params)
     origin = ravel(params, layout)
     sizes = sigma * jnp.abs(origin) if adaptive else sigma
-    keys = jax.random.split(key, num_samples)
-    points = (origin + sizes * jax.random.normal(key, origin.shape, origin.dtype) for key in keys)
-    return jnp.stack([loss(unravel(point, layout)) for point in points]) - loss(params)
+    moved = [
+        loss(unravel(origin + sizes * jax.random.normal(each, origin.shape, origin.dtype), layout))
+        for each in jax.random.split(key, num_samples)
+    ]
+    return jnp.stack(moved) - loss(params)
 
 
 def pac_bayes_sigma(loss, params: PyTree, key: Array | int, *, rise: float = 0.1, num_samples: int = 32) -> Estimate:

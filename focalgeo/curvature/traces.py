@@ -3,8 +3,6 @@
 XTrace: each random vector gives a sample of the trace, exact on the span of the other vectors' products.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -74,24 +72,12 @@ def trace(matvec, like: PyTree, key: Array | int, num_probes: int, *, method: st
             sketch_key, key = jax.random.split(key)
             signs = jax.random.rademacher(sketch_key, (min(num_probes // 3, layout.size), layout.size), layout.dtype)
             basis, count = orthonormal_rows(over_rows(product, signs)), num_probes - 2 * len(signs)
-        form = lambda probe: jnp.vdot(probe, product(probe), precision="highest")  # noqa: E731
-        samples, exact = sampled(form, key, count, layout, basis)
+        samples, exact = sampled(lambda probe: matmul(probe, product(probe)), key, count, layout, basis)
         mean = sample_mean(samples)
         value, stderr = exact + mean.value, mean.stderr
     estimate = Estimate.by_student(value, stderr, count)
     checks.check_finite_tree("the trace", estimate[:2])
     return estimate
-
-
-class Compressed(NamedTuple):
-    """Small arrays from which XTrace's estimates are computed, of the size of the number of vectors."""
-
-    inner: Array  # [basis, basis], Q' A Q
-    projected: Array  # [samples, basis], w' Q
-    coupled: Array  # [samples, basis], w' A Q
-    forms: Array  # [samples], w' A w
-    lengths: Array  # [samples], w' w
-    left_out: Array  # [samples, basis], the direction of the basis that only product i reaches
 
 
 # Of a squared length: what is left of less is rounding alone.
@@ -112,51 +98,43 @@ def value_and_stderr(vectors: Array, products: Array, basis: Array, basis_produc
     """
     unit = trees.power_of_two(products)  # so that squares neither overflow nor vanish
     products, basis_products = products / unit, basis_products / unit
-    small = Compressed(
-        matmul(basis, basis_products.T),
-        matmul(vectors, basis.T),
-        matmul(vectors, basis_products.T),
-        jnp.sum(vectors * products, axis=1),
-        jnp.sum(vectors**2, axis=1),
-        _left_out(matmul(basis, products.T)),
-    )
+    inner = matmul(basis, basis_products.T)  # [basis, basis], Q' A Q
+    projected, coupled = matmul(vectors, basis.T), matmul(vectors, basis_products.T)  # [samples, basis], w' Q, w' A Q
+    forms, lengths = jnp.sum(vectors * products, axis=1), jnp.sum(vectors**2, axis=1)  # [samples], w' A w, w' w
+    left_out = _left_out(matmul(basis, products.T))  # [samples, basis], the direction that only product i reaches
     count, size = vectors.shape
-    samples = _estimates(small, jnp.zeros_like(small.left_out), size - count + 1)
+
+    def per_length(values, inside):
+        """Divided by the squared length of what is left of each vector; 0 where that is rounding."""
+        length = lengths - jnp.sum(inside**2, axis=1)
+        return jnp.where(length > _LEAST * lengths, values / length, 0)
+
+    def estimates(other, dimension):
+        """[samples]: with the directions `left_out` and `other` (orthogonal to it, of norm 1 or 0) taken from Q."""
+        inside = projected - _along(projected, left_out) - _along(projected, other)
+        exact = jnp.trace(inner) - _quadratic(inner, left_out) - _quadratic(inner, other)
+        outside = forms - 2 * jnp.sum(inside * coupled, axis=1) + _quadratic(inner, inside)
+        return exact + per_length(dimension * outside, inside)
 
     def without(index):
         # Beside its own direction, each sample loses the one that product `index` alone reaches.
-        direction = jnp.broadcast_to(small.left_out[index], small.left_out.shape)
-        other = direction - _along(direction, small.left_out)
+        direction = jnp.broadcast_to(left_out[index], left_out.shape)
+        other = direction - _along(direction, left_out)
         length = jnp.linalg.norm(other, axis=1, keepdims=True)
         other = jnp.where(length > 1e-3, other / jnp.maximum(length, 1e-3), 0)
-        fewer = _estimates(small, other, size - count + 2)
+        fewer = estimates(other, size - count + 2)
         return (fewer.sum() - fewer[index]) / (count - 1)
 
+    dimension = size - count + 1
+    samples = estimates(jnp.zeros_like(left_out), dimension)
     values = jax.lax.map(without, jnp.arange(count, dtype=jnp.int32))
     scatter, jackknife = samples.std(ddof=1) / count**0.5, (count - 1) ** 0.5 * values.std()
-    stderr = jnp.hypot(jnp.sqrt(scatter * jackknife), _rounding(small, size - count + 1).mean())
+    # The second terms of the estimates are differences of numbers as large as these, and err by their rounding.
+    inside = projected - _along(projected, left_out)
+    terms = jnp.abs(forms) + 2 * jnp.abs(jnp.sum(inside * coupled, axis=1))
+    rounding = per_length(2 * float(jnp.finfo(terms.dtype).eps) * dimension * terms, inside)
+    stderr = jnp.hypot(jnp.sqrt(scatter * jackknife), rounding.mean())
     return samples.mean() * unit, stderr * unit
-
-
-def _estimates(small: Compressed, other: Array, dimension: int) -> Array:
-    """[samples]: with the directions `left_out` and `other` (orthogonal to it, of norm 1 or 0) taken from the basis."""
-    inside = small.projected - _along(small.projected, small.left_out) - _along(small.projected, other)
-    exact = jnp.trace(small.inner) - _quadratic(small.inner, small.left_out) - _quadratic(small.inner, other)
-    outside = small.forms - 2 * jnp.sum(inside * small.coupled, axis=1) + _quadratic(small.inner, inside)
-    return exact + _per_length(dimension * outside, small, inside)
-
-
-def _rounding(small: Compressed, dimension: int) -> Array:
-    """[samples]: size of the rounding errors in the second terms of `_estimates`, differences of numbers as large."""
-    inside = small.projected - _along(small.projected, small.left_out)
-    terms = jnp.abs(small.forms) + 2 * jnp.abs(jnp.sum(inside * small.coupled, axis=1))
-    return _per_length(2 * float(jnp.finfo(terms.dtype).eps) * dimension * terms, small, inside)
-
-
-def _per_length(values: Array, small: Compressed, inside: Array) -> Array:
-    """[samples]: values divided by the squared length of what is left of each vector; 0 where that is rounding."""
-    length = small.lengths - jnp.sum(inside**2, axis=1)
-    return jnp.where(length > _LEAST * small.lengths, values / length, 0)
 
 
 def _along(rows, units):

@@ -55,8 +55,7 @@ def normalise_images(
     mean, std, scale = (np.asarray(value, np.float64) for value in normalisation)
     if not {mean.size, std.size} <= {1, x.shape[-1]}:
         raise InputError(f"normalisation is {normalisation}: give a number for each of {x.shape[-1]} channels or one")
-    shape = (1,) * (x.ndim - 1) + (-1,)
-    factor, shift = (value.astype(np.float32).reshape(shape) for value in (1 / (scale * std), mean / std))
+    factor, shift = (np.array(value, np.float32, ndmin=x.ndim) for value in (1 / (scale * std), mean / std))
     return x.astype(np.float32) * factor - shift
 
 
@@ -100,12 +99,11 @@ def crop_flip(
     across = np.arange(width, dtype=np.int32)[None]
     mirrored = changes["mirrored"].astype(np.int32)[:, None]
     across = across + mirrored * (np.int32(width - 1) - np.int32(2) * across)
-    rows = changes["offsets"][:, :1] + np.arange(-padding, height - padding, dtype=np.int32)[None]
-    columns = changes["offsets"][:, 1:] + across - np.int32(padding)
-    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+    rows = (changes["offsets"][:, :1] + np.arange(-padding, height - padding, dtype=np.int32)[None])[:, :, None]
+    columns = (changes["offsets"][:, 1:] + across - np.int32(padding))[:, None]
+    inside = (rows >= 0) & (rows < height) & ((columns >= 0) & (columns < width))
     images = np.arange(n, dtype=np.int32)[:, None, None]
-    pixels = x[images, rows.clip(0, height - 1)[:, :, None], columns.clip(0, width - 1)[:, None, :]]
-    return pixels * inside[..., None].astype(x.dtype)
+    return x[images, rows.clip(0, height - 1), columns.clip(0, width - 1)] * inside[..., None].astype(x.dtype)
 
 
 AUGMENTATIONS = {
@@ -165,7 +163,7 @@ def batch_specs(
 
 def fetch(split: Split, spec: BatchSpec) -> tuple[Split, BatchSpec]:
     """The examples of one batch, gathered on the host, and their spec without indices, for splits too large to stay."""
-    return Split(split.x[spec.indices], split.y[spec.indices]), spec._replace(indices=None)
+    return split.at(spec.indices), spec._replace(indices=None)
 
 
 def make_batch(
@@ -182,7 +180,7 @@ def make_batch(
     normalise: gives float32; None leaves x in the dtype it is stored in. A label below 0 stands for none: it counts for
     nothing, as padding does.
     """
-    x, y = (leaf if spec.indices is None else leaf[spec.indices] for leaf in split)
+    x, y = split if spec.indices is None else split.at(spec.indices)
     x = augmentation.apply(x if shape is None else x.reshape(len(x), *shape), spec.changes)
     x = x if normalise is None else normalise_images(x, normalise)
     # Nodes of trees and graphs have labels of their own: the examples' mask gets an axis of length 1 for each such

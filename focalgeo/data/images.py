@@ -216,8 +216,10 @@ def read_tfds(name: str, image_size: int | None = None) -> RawDataset:
             image_key, label_key = builder.info.supervised_keys or ("image", "label")
             for part, split in TFDS_SPLITS.items():
                 if split in builder.info.splits:
-                    examples = builder.as_data_source(split=split)
-                    pairs = [(_pixels(example[image_key], image_size), example[label_key]) for example in examples]
+                    pairs = (
+                        (_pixels(example[image_key], image_size), example[label_key])
+                        for example in builder.as_data_source(split=split)
+                    )
                     x, y = zip(*pairs, strict=True)
                     splits[part] = Split(np.stack(x), np.array(y, np.int32))
             return splits, builder.info.features[label_key].names

@@ -67,17 +67,14 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
     for fault in chain.from_iterable(map(_faults, parts)):
         raise InputError(f"{where}: {fault}")
     scores, is_probs = outputs.logits, outputs.kind == "probs"
-    possible = scores > -np.inf
-    filled = np.where(possible, scores, 0)
-    unit = _unit(filled) if is_probs else 0
+    possible, unit = scores > -np.inf, 0
+    logits = np.where(possible, scores, 0)
     if is_probs:
-        logits = floored_log(filled, floor or PROBABILITY_FLOOR)
-    elif scores.dtype.itemsize > 4 and np.abs(filled).max() > _LARGE_LOGIT:
+        unit, logits = _unit(logits), floored_log(logits, floor or PROBABILITY_FLOOR)
+    elif scores.dtype.itemsize > 4 and np.abs(logits).max() > _LARGE_LOGIT:
         # float32 would round their differences away, so each row less its maximum comes first
         logits = scores.astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
-    else:
-        logits = filled
     return outputs._replace(
         logits=np.where(possible, logits, -np.inf).astype(np.float32),
         labels=None if outputs.labels is None else outputs.labels.astype(np.int32),
@@ -88,16 +85,16 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
 
 def _of_classes(outputs):
     """Scores of one column, class 1's, as [1 - p, p] or [0, s]; which of both they are may be for them to say."""
-    cells, kind, scores = outputs.logits, outputs.kind, outputs.logits
-    if outputs.is_column:
+    cells, kind, scores, is_column = outputs.logits, outputs.kind, outputs.logits, outputs.logits.ndim == 1
+    if is_column:
         scores = np.stack([1 - cells.astype(np.float64), cells], axis=1)
     if kind == "scores":
         # Taken for probabilities where they may be, they are refused with the row that is none.
         is_logits = (cells < 0).any() and _are_wrong(np.where(scores == -np.inf, 0, scores)).mean() > _FEW_WRONG
         kind = "logits" if is_logits else "probs"
-    if outputs.is_column and kind == "logits":
+    if is_column and kind == "logits":
         scores[:, 0] = 0
-    return outputs._replace(kind=kind, logits=scores)
+    return outputs._replace(kind=kind, logits=scores, is_column=is_column)
 
 
 def read_calibrated(path: str, shapes: Mapping[str, tuple[int, ...]], *, where: str) -> dict[str, np.ndarray]:
@@ -185,15 +182,10 @@ def _faults_of_scores(scores, kind, place="row {}".format, is_column=False):
         mend = "give -inf for a class that cannot be, in its column alone" if low else "remove or mend them"
         yield f"{what}, the first in {place(np.argmax(wrong))}: {mend}"
     if kind == "probs" and (wrong := _are_wrong(scores)).any():
-        row, what, cells, first = (
-            np.argmax(wrong),
-            "rows of probs are negative or do not sum to 1",
-            scores,
-            scores.sum(axis=1),
-        )
+        row, what, cells = np.argmax(wrong), "rows of probs are negative or do not sum to 1", scores
         if is_column:
-            what, cells, first = "values of probs are outside [0, 1]", scores[:, 1], scores[:, 1]
-        where = f"{wrong.sum()} {what}, the first is {place(row)} with {first[row]:.6g}"
+            what, cells = "values of probs are outside [0, 1]", scores[:, 1]
+        where = f"{wrong.sum()} {what}, the first is {place(row)} with {cells[row].sum():.6g}"
         yield f"{where}: {checks.probability_advice(cells)}"
 
 

@@ -65,7 +65,7 @@ class Outputs(NamedTuple):
 
     kind: str  # "logits" or "probs"; of `read_arrays` also "scores", which are either
     logits: Float32[np.ndarray, "examples classes"]  # finite, or -inf of a class that cannot be
-    labels: Int32[np.ndarray, " examples"] | None  # None where test has none
+    labels: Int32[np.ndarray, " examples"] | None = None  # None where test has none
     group: np.ndarray | None = None  # text [examples]
     cluster: np.ndarray | None = None  # text [examples]
     weight: np.ndarray | None = None  # float64 [examples], above 0
@@ -99,25 +99,28 @@ def read_arrays(source: str, keys: Keys, where: str) -> Outputs:
     files = {role: open_arrays(path, keys) for role, path in paths.items()}
     arrays = files[""] if "" in files else {role: file[""] for role, file in files.items()}
     outputs = _by_role(arrays, keys, where)._replace(checksum=checksum(paths.values()))
-    if outputs.classes and len(outputs.classes) == 2 and outputs.classes[0] == keys.positive:
+    if len(outputs.classes or ()) == 2 and outputs.classes[0] == keys.positive:
         outputs = outputs._replace(classes=outputs.classes[::-1], logits=outputs.logits[:, ::-1])
     if keys.multilabel:
-        outputs = _of_labels(outputs, keys.ignored, where)
-    elif np.shape(outputs.labels) == outputs.logits.shape and is_one_hot(outputs.labels):
+        return _of_labels(outputs, keys.ignored, where)
+    if np.shape(outputs.labels) == outputs.logits.shape and is_one_hot(outputs.labels):
         outputs = outputs._replace(labels=outputs.labels.argmax(axis=1))
-    if not keys.multilabel and np.shape(outputs.labels) == outputs.index.shape:
+    if np.shape(outputs.labels) == outputs.index.shape:
         if keys.ignored:
             kept = ~np.isin(outputs.labels.astype(str), keys.ignored)
             outputs = rows_of(outputs, kept)._replace(left_out=np.sum(~kept))
         outputs = outputs._replace(labels=_class_numbers(outputs, keys.positive, where))
-    return outputs._replace(is_column=outputs.logits.ndim == 1)
+    return outputs
 
 
 def rows_of(outputs: Outputs, rows: np.ndarray) -> Outputs:
     """These rows of each array that has a value for each, by numbers or truth values."""
-    size = outputs.index.shape
-    arrays = {name: value for name, value in outputs._asdict().items() if getattr(value, "shape", ())[:1] == size}
-    return outputs._replace(**{name: value[rows] for name, value in arrays.items()})
+    of_rows = {
+        name: value[rows]
+        for name, value in outputs._asdict().items()
+        if getattr(value, "shape", ())[:1] == outputs.index.shape
+    }
+    return outputs._replace(**of_rows)
 
 
 def paths_of(source: str) -> dict[str, Path]:
@@ -154,7 +157,7 @@ def _by_role(arrays, keys, where):
     return Outputs(
         kind=kind,
         logits=scores,
-        **{"labels": None, **values},
+        **values,
         unread=tuple(other for other in arrays if other not in {*columns, *map(names.get, used)}),
         classes=tuple(name.removeprefix(_stem(names[kind])) for name in columns) if len(columns) > 1 else None,
         index=arrays.table.index if isinstance(arrays, _Columns) else pandas.RangeIndex(len(scores), name="row"),
@@ -178,12 +181,11 @@ def _class_numbers(outputs, positive, where):
     """Labels as numbers where they name the classes of columns, or stand beside one column; others as they are."""
     labels, classes, is_column = outputs.labels, outputs.classes, outputs.logits.ndim == 1
     texts = labels.astype(str)
-    # Programs write true, TRUE and True.
-    texts = np.char.title(texts) if is_column and not positive else texts
-    if positive and not classes:
-        classes = (*texts[texts != positive][:1], positive)
-    elif is_column:
+    if is_column and not positive:
+        texts = np.char.title(texts)  # programs write true, TRUE and True
         classes = max(_PAIRS, key=lambda pair: np.isin(texts, pair).sum())
+    elif positive and not classes:
+        classes = (*texts[texts != positive][:1], positive)
     numbers = pandas.Index(classes or ()).get_indexer(texts)
     if (numbers >= 0).all():
         return numbers
@@ -272,7 +274,7 @@ def open_arrays(path: Path, keys: Keys) -> Mapping[str, Any]:
             raise InputError(f"{path} stands for {1 + len(more)} files: name one, as only tables are joined")
         return _READERS[suffix](first)
     texts = [name for role in _TEXTS for name in (getattr(keys, role), *_NAMES[role])]
-    table = pandas.concat([_of_samples(tables.read_table(each, texts=texts), each) for each in _files(path)])
+    table = pandas.concat([_of_samples(tables.read_table(each, texts=texts), each) for each in (first, *more)])
     table = table.copy()  # columns of one type in one array, which thousands of columns are read from at once
     asked = {part for key in keys[:7] for part in (key or "").split(",")}
     stems = {name: _NUMBERED.sub(r"\1", name) for name in table.columns if name not in asked}

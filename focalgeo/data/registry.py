@@ -89,8 +89,7 @@ def make_clusters(deviation: str, sizes: Sizes | None = None, seed: int = 1) -> 
         x = CENTRES[cluster] + scale * rng.standard_normal((size, 2))
         flipped = in_cluster < size // unit
         y = (CENTRES[cluster, 0] > 0) != flipped
-        order = rng.permutation(size)
-        splits[part] = Split(x[order].astype(np.float32), y[order].astype(np.int32))
+        splits[part] = Split(x.astype(np.float32), y.astype(np.int32)).at(rng.permutation(size))
     checksum = hashlib.sha256(f"clusters {scale!r} {FLIPPED}".encode()).hexdigest()
     return RawDataset(splits, ("negative", "positive"), checksum)
 

@@ -93,12 +93,11 @@ def divide(raw: RawDataset, sizes: Sizes, *, name: str, seed: int) -> Dataset:
         else:
             _check_size(size, len(split.y), name, part)
             taken = np.sort(np.random.RandomState(seed).permutation(len(split.y))[:size])
-        splits[part] = Split(split.x[taken], split.y[taken])
+        splits[part] = split.at(taken)
     if len(rows) == n:
         rows, _ = split_indices(n, 0, seed)
     _check_size(sizes.train, len(rows), name, "train")
-    rows = rows[: sizes.train]
-    splits["train"] = Split(train.x[rows], train.y[rows])
+    splits["train"] = train.at(rows[: sizes.train])
     return Dataset(name, class_names=raw.class_names, checksum=raw.checksum, vocabulary=raw.vocabulary, **splits)
 
 

@@ -20,7 +20,8 @@ from focalgeo.data import sources
 from focalgeo.data.splits import RawDataset
 from focalgeo.types import Dataset, InputError, Split, shown
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".feather")  # the first three also as .gz
+_BINARY = (".parquet", ".feather")  # read by pyarrow
+SUFFIXES = (".csv", ".tsv", ".jsonl", *_BINARY)  # the first three also as .gz
 _CONVERSIONS = {  # of what could run code, or holds more than a table
     ".xlsx": "pandas.read_excel(...)",
     ".h5": "pandas.read_hdf(...)",
@@ -54,11 +55,8 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
         if suffix in _CONVERSIONS:
             mend = f"convert it by {_CONVERSIONS[suffix]}.to_csv(..., index=False)"
         raise InputError(f"there is no file {path} of a known format: {mend}")
-    needs_pyarrow = suffix in (".parquet", ".feather")
-    mend = (
-        "pip install 'focalgeo[tables]', or write" if needs_pyarrow else "give rows of as many cells as names, or write"
-    )
-    with files.reading(path, f"{mend} it again"):
+    mend = "pip install 'focalgeo[tables]'" if suffix in _BINARY else "give rows of as many cells as names"
+    with files.reading(path, f"{mend}, or write it again"):
         table = _read(path, suffix, texts)
     if table.empty:
         raise InputError(f"{path} has no rows: give one for each example")
@@ -70,7 +68,7 @@ def read_table(path: str | Path, *, texts: Collection[str] = ()) -> Any:
 def _read(path, suffix, texts):
     import pandas
 
-    if suffix in (".parquet", ".feather"):
+    if suffix in _BINARY:
         return getattr(pandas, f"read_{suffix[1:]}")(path).reset_index(drop=True).rename_axis("row")
     content = sources.content_of(path)
     if suffix != ".jsonl":
@@ -89,7 +87,7 @@ def suffix_of(path: Path) -> str:
 
 def _numbered(content: bytes) -> Iterator[tuple[int, str]]:
     """The lines of a text and their numbers, but for empty ones."""
-    yield from ((number, line) for number, line in enumerate(_text_of(content), 1) if line.strip(" \r\n"))
+    return ((number, line) for number, line in enumerate(_text_of(content), 1) if line.strip(" \r\n"))
 
 
 def _text_of(content):
@@ -217,7 +215,6 @@ def standardised(data: Dataset, features: Sequence[str]) -> Dataset:
     rows = data.train.x.reshape(-1, len(features)).astype(float)
     # The deviation of a constant may round to more than 0, and would be divided by.
     mean, std = rows.mean(0), rows.std(0) * (np.ptp(rows, 0) > 0)
-    divisor = np.where(std, std, np.inf)
-    train, val, test = (Split(((x - mean) / divisor).astype(np.float32), y) for x, y in data[1:4])
+    train, val, test = (Split(((x - mean) / np.where(std, std, np.inf)).astype(np.float32), y) for x, y in data[1:4])
     moments = dict(zip(features, np.stack([mean, std], 1).tolist(), strict=True))
     return data._replace(train=train, val=val, test=test, features=moments)

@@ -137,8 +137,8 @@ def read_embeddings(
             f"{path} has none of the {len(wanted)} words of the vocabulary: give vectors of their language"
         )
     known = np.stack(list(vectors.values()))
-    sampled = np.random.default_rng(seed).normal(0, known.std(dtype=np.float64), (len(vocabulary), known.shape[1]))
-    table = sampled.astype(np.float32)
+    shape = len(vocabulary), known.shape[1]
+    table = np.random.default_rng(seed).normal(0, known.std(dtype=np.float64), shape).astype(np.float32)
     table[list(vectors)] = known
     table[0] = 0
     return table

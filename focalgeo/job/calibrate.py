@@ -93,18 +93,18 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
         if options.attach is not None:
             _attach(options.attach, result.compared.choice.fitted, out)
     print(report.results_text(result.rows, records.read_manifest(out), result.measured_on))
-    alone = (
+    title = result.compared.choice.fitted.method.title.lower()
+    numbers = ", ".join(
         f"{name} {value:.4g}"
         for name, value in saved["parameters"].items()
         if isinstance(value, float) and not re.search("[.]|^share_", name)
     )
-    title, numbers = result.compared.choice.fitted.method.title.lower(), ", ".join(alone)
     print(f"to use: {title}{f' ({numbers})' if numbers else ''}\nreport: {out / 'report.html'}")
 
 
 def _studied(options, splits, also, held_back):
     """Methods compared, what is decided, and the rows of further tests."""
-    began, measured = time.perf_counter(), _labelled(splits)
+    began, measured, rows, decisions, found = time.perf_counter(), _labelled(splits), [], {}, []
     say("fitting, cross-fitting and measuring")
     if (numbers := sum(split.logits.size for split in splits.values())) > MANY:
         say(f"of {numbers:,} numbers: it may take a minute; fewer --methods, --folds or --num-resamples shorten it")
@@ -112,21 +112,19 @@ def _studied(options, splits, also, held_back):
         paths = (itemgetter("logits", "labels")(paths_of(getattr(options, name))) for name in splits)
         asked = {name: getattr(options, name) for name in ("class_axis", "num_bins", "num_resamples", "seed")}
         compared = calibration.dense(*paths, ignore_label=[*map(int, options.ignore_label)], **asked)
-        rows, decisions = [], {}
-        warnings = [*compared.suspicions]
     else:
         pairs = {name: _pair(split, options.prevalence) for name, split in measured.items()}
         settings = Settings.of(vars(options))
         two = {name: pairs[name] for name in ("val", "test") if name in pairs}
         compared = comparison.study(two, options.methods or None, settings, also=also)
-        rows, decisions = _decided(options, compared, held_back, splits) if held_back else ([], {})
+        if held_back:
+            rows, decisions = _decided(options, compared, held_back, splits)
         of = {name: "test" if path == options.test else name for name, path in options.tests.items()}
         if others := {name: pairs[split] for name, split in of.items() if split in pairs}:
             say(f"asking whether the calibration holds on {', '.join(others)}")
             rows += calibration.on_tests(compared, pairs["val"], others, **settings._replace(criteria=())._asdict())
-        found = findings.of_study(pairs, compared.fits, settings)
-        warnings = [*compared.suspicions, *input_warnings(options, splits), *found]
-    warnings += findings.of_fits(compared.fits, compared.choice.fitted)
+        found = [*input_warnings(options, splits), *findings.of_study(pairs, compared.fits, settings)]
+    warnings = [*compared.suspicions, *found, *findings.of_fits(compared.fits, compared.choice.fitted)]
     if options.coverage:
         warnings += _of_sets(options, decisions["set_parts"][np.isinf(decisions["set_thresholds"])])
     rows = [*compared.rows, *rows, Seconds("seconds", "evaluate", time.perf_counter() - began)]
@@ -273,8 +271,8 @@ def _check_counts(options, labelled):
         ("--num-bins", options.num_bins, labelled),
     ):
         for name in names:
-            labels, cluster = labelled[name].labels, labelled[name].cluster
-            n, what = len(labels), "examples"
+            cluster = labelled[name].cluster
+            n, what = len(labelled[name].labels), "examples"
             if flag == "--folds" and cluster is not None:
                 n, what = len({*cluster}), "clusters"
             if number > n:
@@ -313,8 +311,11 @@ def read_dense(options: Namespace) -> tuple[Splits, Also]:
 
 def _labelled(splits):
     """The splits with labels; of several labels a row the pairs that have one."""
-    there = {name: split for name, split in splits.items() if split.labels is not None}
-    return {name: rows_of(split, split.labels >= 0) if split.left_out else split for name, split in there.items()}
+    return {
+        name: rows_of(split, split.labels >= 0) if split.left_out else split
+        for name, split in splits.items()
+        if split.labels is not None
+    }
 
 
 def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any]:

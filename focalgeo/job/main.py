@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -40,16 +39,16 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
     states = preparation.initial_state(prepared, members)
     rows = []
 
-    def begin() -> None:
+    def begin():
         stack.enter_context(records.locked(workdir))
         start.begin(workdir, how, config, prepared.dataset, members, states, shard)
 
-    def not_evaluated() -> list[int]:
+    def not_evaluated():
         before = records.read_rows(workdir) if (workdir / records.METRICS_FILE).exists() else []
         evaluated = select(before, Seconds, phase="evaluate")  # a part of the evaluation's one write
         return [i for i, member in enumerate(members) if not select(evaluated, Seconds, **member.tags)]
 
-    def finish() -> None:
+    def finish():
         say("drawing the report")
         report.write_report(workdir)
         rows.extend(records.read_rows(workdir))
@@ -100,7 +99,7 @@ def _evaluate(workdir, prepared, members, left, states, at_once, predict):
     predictions = {index: {} for index in trained}
     # in the groups in which they trained: with others beside it a member's numbers are rounded otherwise
     for first in sorted({index - index % at_once for index in trained}):
-        group = jax.tree.map(lambda leaf: leaf[first : first + at_once], states)  # noqa: B023
+        group = member_state(states, slice(first, first + at_once))
         for name in ("val", "test"):
             predicted = predict(getattr(prepared.dataset, name), group)
             for index, logits in enumerate(np.moveaxis(predicted.logits, 1, 0), first):
@@ -116,9 +115,9 @@ def _evaluate(workdir, prepared, members, left, states, at_once, predict):
     for index in left:
         began, member, state, rows = time.perf_counter(), members[index], member_state(states, index), []
         if index in predictions:
-            folder, future = workdir / "members" / member.name if member.name else workdir, calibrated.get(index)
+            folder = workdir / "members" / member.name if member.name else workdir
             try:
-                rows = measurement.evaluate(member, folder, prepared, state, predictions[index], future)
+                rows = measurement.evaluate(member, folder, prepared, state, predictions[index], calibrated.get(index))
             except RunError as error:
                 if not member.name:
                     raise

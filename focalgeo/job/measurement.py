@@ -19,12 +19,10 @@ from focalgeo.rows import Diagnostic, Row, Scalar, finite, tagged
 from focalgeo.training.step import member_state
 from focalgeo.types import (
     FEWEST_EXAMPLES,
-    Array,
     Batch,
     Dataset,
     InputError,
     Predictions,
-    PyTree,
     RunError,
     Split,
     TrainState,
@@ -61,7 +59,7 @@ def evaluate(
         records.write_predictions(folder, name, predicted.logits, predicted.labels)
     rows = [] if state.best is None else [Scalar("selected_epoch", state.best.epoch)]
 
-    def take() -> None:
+    def take():
         rows[:0], search = calibrated.result()
         if search:
             records.write_arrays(folder, "search", search)
@@ -133,8 +131,8 @@ def make_problem(member: Member, prepared: Prepared, state: TrainState, split: s
 
 def _curvature_batches(prepared: Prepared, split: str) -> list[Batch]:
     """The split's examples for curvature."""
-    settings, (x, y) = prepared.config.curvature, getattr(prepared.dataset, split)
-    few = Split(x[: settings.examples], y[: settings.examples])
+    settings = prepared.config.curvature
+    few = getattr(prepared.dataset, split).at(slice(settings.examples))
     batches = preparation.evaluation_batches(prepared.config, few, batch_size=settings.batch_size)
     return [batch._replace(y=batch.y.reshape(-1), mask=batch.mask.reshape(-1)) for batch in batches]
 
@@ -144,7 +142,7 @@ def make_trace(prepared: Prepared) -> Callable:
 
     In evaluation mode, on the examples for curvature, by config.curvature.num_probes random vectors of the epoch.
     """
-    settings, apply = prepared.config, Partial(_flat_logits, Partial(prepared.model.apply))
+    settings = prepared.config
     estimator = functools.partial(curvature.outputs_and_trace, of=settings.loss.trace_of, form=settings.loss.trace_form)
 
     @jax.jit
@@ -152,7 +150,7 @@ def make_trace(prepared: Prepared) -> Callable:
     @functools.partial(jax.vmap, in_axes=(0, None, None))
     def summed(state, batch, epoch):
         def network(params):
-            return apply({"params": params, **state.model_state}, batch.x), ()
+            return _flat_logits(prepared.model.apply, {"params": params, **state.model_state}, batch.x), ()
 
         def loss(logits):
             return jnp.sum(jnp.where(batch.mask, losses.cross_entropy(logits, batch.y), 0.0))
@@ -160,7 +158,7 @@ def make_trace(prepared: Prepared) -> Callable:
         keys = jax.random.split(jax.random.fold_in(state.key, epoch), settings.curvature.num_probes)
         return jnp.mean(jax.lax.map(lambda key: estimator(network, loss, state.params, key)[2], keys))
 
-    def trace(states: TrainState, epoch: int) -> np.ndarray:
+    def trace(states: TrainState, epoch: int):
         states, batches = states._replace(opt_state=(), best=None), _curvature_batches(prepared, "train")
         of_batches = [jax.device_get(summed(states, batch, epoch)) for batch in batches]
         return sum(of_batches) / np.float32(sum(np.sum(batch.mask) for batch in batches))
@@ -168,7 +166,7 @@ def make_trace(prepared: Prepared) -> Callable:
     return trace
 
 
-def _flat_logits(apply: Callable, variables: PyTree, x: PyTree) -> Array:
+def _flat_logits(apply: Callable, variables, x):
     """Logits [examples, classes]; of a tree each node is one."""
     logits = apply(variables, x)
     return logits.reshape(-1, logits.shape[-1])
@@ -192,7 +190,7 @@ def diagnostics_of_epoch(prepared: Prepared, members: Sequence[Member], groups: 
                 prepared.model.apply, prepared.objective.loss, group, batches=batches
             )
             for index in training:
-                of_member = jax.tree.map(lambda leaf: leaf[index], diagnosis)  # noqa: B023
+                of_member = member_state(diagnosis, index)
                 if checks.all_finite((of_member, norms[index])):
                     measured = evaluation.diagnosis_rows(of_member, split=split, num_bins=settings.num_bins)
                     if split == settings.splits[0]:
@@ -204,8 +202,7 @@ def diagnostics_of_epoch(prepared: Prepared, members: Sequence[Member], groups: 
 def _spread(split: Split, examples: int) -> Split:
     """So many examples at even distances, all of them for 0: the test files of a folder stand class by class."""
     count = len(split.y)
-    places = np.arange(examples) * count // examples if 0 < examples < count else slice(None)
-    return Split(split.x[places], split.y[places])
+    return split.at(np.arange(examples) * count // examples if 0 < examples < count else slice(None))
 
 
 def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[list[Row], dict[str, np.ndarray]]:
@@ -219,7 +216,7 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
     for split, (logits, *_) in predictions.items():
         if not checks.all_finite(logits):
             raise RunError(f"logits on {split} are not finite")
-    options, num_classes = member.config.evaluation, predictions["val"].logits.shape[-1]
+    options = member.config.evaluation
     # multiples of the step and no running sum, whose rounding would add up: T = 1 is on the grid
     count = round(options.max_temperature / options.temperature_step)
     settings = Settings.of(
@@ -230,7 +227,7 @@ def calibrate(member: Member, predictions: Mapping[str, Predictions]) -> tuple[l
     )
     names = ("uncalibrated", *(options.methods or calibration.DEFAULT_METHODS))
     methods = {name: method for name, method in calibration.METHODS.items() if name in names}
-    methods = calibration.usable(methods, settings._asdict(), num_classes)
+    methods = calibration.usable(methods, settings._asdict(), predictions["val"].logits.shape[-1])
     rows, search, fits = comparison.fitted_rows(predictions, methods, settings)
     splits = {name: calibration.Outputs(*outputs) for name, outputs in predictions.items()}
     for warning in (*findings.of_study(splits, fits, settings), *findings.of_fits(fits, None)):

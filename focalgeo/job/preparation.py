@@ -20,7 +20,7 @@ from focalgeo.curvature.traces import MOST_XTRACE_SAMPLES
 from focalgeo.job import say
 from focalgeo.training import loop, optimiser, penalties
 from focalgeo.training.step import make_ascent, make_step, stack
-from focalgeo.types import Array, Batch, BestEpoch, Dataset, InputError, Model, PyTree, Split, TrainState, shown
+from focalgeo.types import Batch, BestEpoch, Dataset, InputError, Model, PyTree, Split, TrainState, shown
 
 # names that config fields may hold; the table of fields itself imports no package that has them
 KNOWN = fields.Known(
@@ -196,8 +196,7 @@ def make_objective(config) -> Objective:
         def loss(logits, labels, loss_values):
             return losses.weighted_by_class(unweighted(logits, labels, loss_values), labels, loss_values["alpha"])
 
-    outputs = penalties.make_outputs(trace=trace, on_batch=penalty)
-    return Objective(title, loss, outputs, initial_values(config, needed))
+    return Objective(title, loss, penalties.make_outputs(trace=trace, on_batch=penalty), initial_values(config, needed))
 
 
 def initial_values(config, names: Collection[str]) -> dict[str, PyTree]:
@@ -287,10 +286,9 @@ def initial_state(prepared: Prepared, members: Sequence[Member]) -> TrainState:
     )
 
 
-def _examples(prepared: Prepared) -> Array:
+def _examples(prepared: Prepared):
     """Two training examples, or as many as there are devices, as the network reads them."""
-    few = Split(*(leaf[:2] for leaf in prepared.dataset.train))
-    return next(evaluation_batches(prepared.config, few, batch_size=2)).x
+    return next(evaluation_batches(prepared.config, prepared.dataset.train.at(slice(2)), batch_size=2)).x
 
 
 def state_shapes(prepared: Prepared, member: Member) -> TrainState:

@@ -29,7 +29,7 @@ def handled(handler) -> Iterator[Callable[[], None]]:
     """Within the block, or until the yielded function is called, `handler` has the signals that stop a run."""
     before = _set(handler)
 
-    def restore() -> None:
+    def restore():
         for signum, previous in before.items():
             signal.signal(signum, previous)
 

@@ -28,7 +28,7 @@ def train(
     """
     began, config, folder, begins_with = time.perf_counter(), prepared.config, workdir / "checkpoints", states
 
-    def restore() -> tuple:
+    def restore():
         nonlocal begins_with
         newest = checkpoint.restore_latest(folder, states) or checkpoint.Checkpoint(
             start.begun(config, workdir, members, states), {}
@@ -46,8 +46,8 @@ def train(
     predict_val = functools.partial(predict, prepared.dataset.val)
     chosen_in = time.perf_counter() - began
 
-    def save(made: checkpoint.Checkpoint) -> None:
-        def write() -> None:
+    def save(made: checkpoint.Checkpoint):
+        def write():
             if not (workdir / records.MANIFEST).exists():
                 raise InputError(f"{workdir} was removed or moved while its run went on; choose another --workdir")
             checkpoint.save(folder, made._replace(at_once=at_once), keep=config.checkpoint.keep)
@@ -186,8 +186,7 @@ def make_adapt(predict: Callable, trace: Callable) -> Callable:
         if epoch > 0 and ("adafocal" in values or best is not None):
             predicted = predict(states)
             if "adafocal" in values:
-                gammas = jax.device_get(before["adafocal"])
-                values["adafocal"] = moved(gammas, predicted.logits, predicted.labels)
+                values["adafocal"] = moved(jax.device_get(before["adafocal"]), predicted.logits, predicted.labels)
             best = best and loop.best_after_epoch(states, epoch, predicted)
         return states._replace(loss_values=values, best=best)
 

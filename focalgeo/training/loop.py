@@ -86,7 +86,7 @@ def run(
             disagree.
         Interrupted: a signal came; a checkpoint of the last complete step is saved.
     """
-    first, several = int(np.max(start.state.step)), parallel.count() > 1
+    first = int(np.max(start.state.step))
 
     def signalled():
         return max(parallel.exchange("signal", interrupted() or 0))
@@ -112,7 +112,7 @@ def run(
             periods = plan.log_every, plan.steps_per_epoch, plan.checkpoint_every
             is_row, is_epoch, is_saved = (done % period == 0 or last for period in periods)
             # Several processes stop at one step by telling each other, which costs too much to be done at every step.
-            stop = (is_row or is_epoch or is_saved or not several) and signalled()
+            stop = (is_row or is_epoch or is_saved or parallel.count() == 1) and signalled()
             if is_row:
                 with meter.paused():
                     parallel.check_replicas(fingerprints)
@@ -129,8 +129,7 @@ def run(
             bar.update()
             if stop:
                 break
-    signum = signalled()
-    if signum:
+    if signum := signalled():
         where = f"stopped at step {done} of {plan.steps} and saved"
         raise Interrupted(signum, f"{where}; the same command goes on from there")
     return Outcome(program.gather(groups), compile_seconds, time.perf_counter() - began - compile_seconds)
@@ -194,8 +193,7 @@ class Meter:
                 self._running[index], tags = False, self._tags[index]
                 member = ", ".join(f"{key} {value}" for key, value in tags.items())
                 files.say(f"member {member} stops, the others go on: {why}")
-                epoch = step / self._plan.steps_per_epoch
-                self._write([Scalar("stopped", step, **tags, step=step, epoch=epoch)])
+                self._write([Scalar("stopped", step, **tags, step=step, epoch=step / self._plan.steps_per_epoch)])
         metrics["seen"] = metrics["count"]
         self.sums = {name: total + np.where(self._running, metrics[name], 0) for name, total in self.sums.items()}
 
@@ -214,13 +212,11 @@ class Meter:
         rows, rate = [], self._rate() / max(self._running.sum(), 1)
         for index in np.flatnonzero(self.sums["count"]):
             loss, penalty, correct, count, seen = (total[index] for total in self.sums.values())
-            means = {"loss": loss / count, "accuracy": correct / count} | (
-                {"penalty": penalty / count} if penalty else {}
-            )
-            now = {"learning_rate": learning_rate[index], "examples_per_second": rate, "examples_seen": seen}
-            of_member = [Scalar(name, value, int(count), "train") for name, value in means.items()]
-            of_member += [Scalar(name, value, None, "train") for name, value in now.items()]
-            rows += tagged(of_member, **self._tags[index])
+            measured = [("loss", loss / count, int(count)), ("accuracy", correct / count, int(count))]
+            measured += [("penalty", penalty / count, int(count))] if penalty else []
+            measured += [("learning_rate", learning_rate[index], None), ("examples_per_second", rate, None)]
+            measured += [("examples_seen", seen, None)]
+            rows += [Scalar(*row, "train", **self._tags[index]) for row in measured]
         self.sums |= {name: np.zeros(len(self._tags)) for name in SUMMED}
         self.restart_clock()
         return rows

@@ -12,8 +12,8 @@ MOMENTS = 2  # the place in a state of the optimiser's own scaling: momentum of 
 
 def step_schedule(boundaries: Sequence[float], factor: float) -> Callable:
     """Relative learning rate 1, factor, factor^2, ... that drops at each boundary (in steps)."""
-    drops = Counter(map(int, boundaries))  # two within one step drop twice
-    scales = {at: factor**times for at, times in drops.items()}
+    # two within one step drop twice
+    scales = {at: factor**times for at, times in Counter(map(int, boundaries)).items()}
     return _of_float_count(optax.piecewise_constant_schedule(1.0, scales))
 
 

@@ -106,8 +106,7 @@ def make_trace(outputs_and_trace: Callable, loss: Callable, *, examples: int = 0
         rows = examples // jax.lax.axis_size(parallel.AXIS)
         part = jax.tree.map(lambda leaf: leaf[:: len(leaf) // rows][:rows], batch)
         _, _, estimate = estimated(network, params, part, key)
-        counts = [jnp.sum(mask, dtype=jnp.float32) for mask in (part.mask, batch.mask)]
-        of_part, of_all = parallel.reduce_sum(counts)
+        of_part, of_all = parallel.reduce_sum([jnp.sum(mask, dtype=jnp.float32) for mask in (part.mask, batch.mask)])
         return *network(params), estimate * of_all / jnp.maximum(of_part, 1)
 
     return from_part if examples else estimated

@@ -115,8 +115,8 @@ def stack(states: Iterable[TrainState]) -> TrainState:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(list(states)))
 
 
-def member_state(states: TrainState, index: int) -> TrainState:
-    """The state of one member, as a run of its own has it."""
+def member_state(states: TrainState, index: int | slice) -> TrainState:
+    """The state of one member, as a run of its own has it, or those of some; or what else there is of all members."""
     return jax.tree.map(lambda leaf: leaf[index], states)
 
 
