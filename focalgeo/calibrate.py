@@ -50,6 +50,7 @@ RANGES = {
     "prevalence": (0.000001, 0.999999),
 }
 ROLES = ("logits", "probs", "labels", "weight", "group", "cluster")  # of arrays
+EXAMPLE = "--val=val.npz --test=test.npz --out=runs/mine"
 RESERVED = {"val", "test", "cross_fit", "decisions"}  # names of what else is in probabilities/
 
 
@@ -202,7 +203,12 @@ class _Parser(argparse.ArgumentParser):
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all flags, in groups; it raises InputError where argparse would exit."""
     form = partial(argparse.RawDescriptionHelpFormatter, max_help_position=27, width=120)
-    parser = _Parser("python -m focalgeo.calibrate", f"{EXAMPLE} [flags]", DESCRIPTION, formatter_class=form)
+    parser = _Parser(
+        "python -m focalgeo.calibrate",
+        f"python -m focalgeo.calibrate {EXAMPLE} [flags]",
+        DESCRIPTION,
+        formatter_class=form,
+    )
     parser.allow_abbrev = False
     for title, flags in FLAGS.items():
         group = parser.add_argument_group(title)
