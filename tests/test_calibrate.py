@@ -461,7 +461,7 @@ def test_several_tests_stand_on_the_page_and_in_the_terminal(tmp_path, capsys):
         "again-2",
     }
     text = html.unescape((tmp_path / "out/report.html").read_text())
-    assert "do not mean on far what they mean on val, beyond noise when all 3 tests are counted" in text
+    assert "do not mean on far what they mean on val: the difference is significant (corrected for 3 tests)." in text
     assert "A fit of its own would lower the NLL on far (−" in text
 
 
