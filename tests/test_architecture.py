@@ -92,7 +92,7 @@ BUDGETS = {
     "experiments/trace_penalty": 2400,
     "experiments/two_parameters": 1900,
     "experiments/which_ece": 1650,
-    "focalgeo": 17700,
+    "focalgeo": 17750,
     "focalgeo/calibration": 4550,
     "focalgeo/calibration/fits": 10300,
     "focalgeo/calibration/maps": 3950,

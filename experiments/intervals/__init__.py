@@ -248,6 +248,6 @@ QUESTION = Question(
     figures={"coverage": coverage},
     jobs=plan,
     keys={"cell": CELLS},
-    cost="2.5 hours of a core for 1,000 data sets of each cell, of which 300 to 400 are stored",
+    cost="2.5 hours of a core for 1,000 data sets of each cell, of which 100 are stored",
     least=1,
 )
