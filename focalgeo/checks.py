@@ -67,7 +67,8 @@ def array_of(name: str, value: object) -> Array:
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{name} are no array: give numbers, in lists of one length") from error
     if array.dtype != bool and not jnp.issubdtype(array.dtype, jnp.number):
-        raise InputError(f"{name} are {array.dtype}: give numbers")
+        of_names = f", of names np.unique({name}, return_inverse=True)[1]" if "labels" in name else ""
+        raise InputError(f"{name} are {array.dtype}: give numbers{of_names}")
     if array.dtype == np.longdouble:  # which JAX has not
         array = array.astype(np.float64)
     return array if is_traced(array) or array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -19,10 +19,17 @@ from focalgeo.calibration.fits.search import Grid, GridSearch
 from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method, group_names
 from focalgeo.calibration.methods.zeros import Zeros, chosen
 from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels, Weights
-from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
+from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError, shown
 
 Methods = Mapping[str, Method]
 
+ALIASES = {  # of `fit`
+    "temperature": "temperature_scaling",
+    **dict.fromkeys(("platt", "sigmoid"), "platt_scaling"),
+    "beta": "beta_calibration",
+    "vector": "vector_scaling",
+    "matrix": "structured_matrix_scaling",
+}
 _MOST_FOLDS = 10_000  # fits are made for each
 _NUM_FOLDS = 5  # of the examples, where a method needs held-out ones and none are given
 
@@ -105,7 +112,8 @@ def fit(
     """A method of METHODS fitted to held-out logits, ready to predict.
 
     Args:
-        name: Its key in METHODS, such as "focal_temperature_scaling".
+        name: Its key in METHODS, such as "focal_temperature_scaling", or one of the short names "temperature", "platt",
+            "sigmoid", "beta", "vector", "matrix".
         logits: Float [examples, classes], of examples that the network was not trained on. Probabilities are refused;
             of fewer than 30 rows, or where all are in [0, 1] and rows do not sum to 1, a ProbabilityWarning asks.
         labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
@@ -130,7 +138,9 @@ def fit(
         >>> print(fitted.predict_proba(logits[:1]).round(4))
         [[0.6759 0.2394 0.0848]]
     """
-    checks.check_choice("the method", name, METHODS)
+    name = ALIASES.get(name, name)
+    if name not in METHODS:
+        raise InputError.of_choice("the method", shown(name), METHODS)
     method = METHODS[name]
     criteria = method.criteria[:1]
     if criterion is not None:

@@ -118,6 +118,12 @@ class Fitted(NamedTuple):
         params = {name: np.asarray(value)[index] for name, value in self.params.items() if np.ndim(value)}
         return self.log_probs(params, logits)
 
+    def __repr__(self) -> str:
+        numbers = {name: f"{value:.4g}" for name, value in self.searched.items()}
+        numbers |= {name: f"{np.shape(value)}" for name, value in self.params.items() if np.ndim(value)}
+        by = f" by {self.criterion}" if self.criterion else ""
+        return f"<Fitted {self.method.title}{by}: {', '.join(map(' '.join, numbers.items())) or 'no parameters'}>"
+
     def log_probs(self, params: Params, logits: Array) -> LogProbs:
         """Those of the method with these params."""
         if self.fills_zeros:

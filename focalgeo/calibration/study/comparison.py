@@ -143,6 +143,10 @@ class Comparison(NamedTuple):
     suspicions: list[str]  # sentences on what speaks against the outputs: order of columns, chance, leakage
     search: dict[str, np.ndarray]  # gammas, temperatures and on them ece and nll of the focal map on val; {} without it
 
+    def __repr__(self) -> str:
+        titles = ", ".join(fitted.method.title for fitted in self.fits)
+        return f"<Comparison of {titles}; choice: {self.choice.fitted!r}; {len(self.rows)} rows>"
+
     @property
     def held_out_choice(self) -> Calibrated:
         """Val by the chosen method, each fold by a fit of the others."""
