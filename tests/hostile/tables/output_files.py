@@ -18,7 +18,7 @@ def calibrate(*flags, change=lambda folder: None, **arrays):
     def make(folder):
         np.savez(folder / "val.npz", **{"logits": LOGITS, "labels": LABELS, **arrays})
         change(folder)
-        out = [] if any(flag.startswith("--out") for flag in flags) else ["--out=out"]
+        out = [] if "--out=" in " ".join(flags) else ["--out=out"]
         return ["calibrate", "--val=val.npz", *out, "--num-resamples=100", "--folds=2", *flags]
 
     return make
