@@ -121,7 +121,7 @@ def small_files(tmp_path_factory):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (size, size, 3), np.uint8)).save(path)
 
-    for split, label, number in itertools.product(("train", "test"), ("ant", "bee"), range(20)):
+    for split, label, number in itertools.product(("train", "test"), ("ant", "bee"), range(30)):
         draw(folder / "cifar" / split / label / f"{number}.png", 32)
     words = ["alpha", "beta", "gamma", "delta", "omega"]
     for split, group, number in itertools.product(("train", "test"), ("sci.a", "sci.b"), range(40)):

@@ -215,6 +215,7 @@ def standardised(data: Dataset, features: Sequence[str]) -> Dataset:
     rows = data.train.x.reshape(-1, len(features)).astype(float)
     # The deviation of a constant may round to more than 0, and would be divided by.
     mean, std = rows.mean(0), rows.std(0) * (np.ptp(rows, 0) > 0)
-    train, val, test = (Split(((x - mean) / np.where(std, std, np.inf)).astype(np.float32), y) for x, y in data[1:4])
+    divisor = np.where(std, std, np.inf)
+    train, val, test = (Split(((x - mean) / divisor).astype(np.float32), y) for x, y in data[1:4])
     moments = dict(zip(features, np.stack([mean, std], 1).tolist(), strict=True))
     return data._replace(train=train, val=val, test=test, features=moments)

@@ -86,7 +86,7 @@ def run(
             disagree.
         Interrupted: a signal came; a checkpoint of the last complete step is saved.
     """
-    first = int(np.max(start.state.step))
+    first, several = int(np.max(start.state.step)), parallel.count() > 1
 
     def signalled():
         return max(parallel.exchange("signal", interrupted() or 0))
@@ -112,7 +112,7 @@ def run(
             periods = plan.log_every, plan.steps_per_epoch, plan.checkpoint_every
             is_row, is_epoch, is_saved = (done % period == 0 or last for period in periods)
             # Several processes stop at one step by telling each other, which costs too much to be done at every step.
-            stop = (is_row or is_epoch or is_saved or parallel.count() == 1) and signalled()
+            stop = (is_row or is_epoch or is_saved or not several) and signalled()
             if is_row:
                 with meter.paused():
                     parallel.check_replicas(fingerprints)

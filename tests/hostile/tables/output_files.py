@@ -18,7 +18,8 @@ def calibrate(*flags, change=lambda folder: None, **arrays):
     def make(folder):
         np.savez(folder / "val.npz", **{"logits": LOGITS, "labels": LABELS, **arrays})
         change(folder)
-        return ["calibrate", "--val=val.npz", "--out=out", "--num-resamples=100", "--folds=2", *flags]
+        out = [] if "--out=" in " ".join(flags) else ["--out=out"]
+        return ["calibrate", "--val=val.npz", *out, "--num-resamples=100", "--folds=2", *flags]
 
     return make
 
