@@ -55,14 +55,14 @@ ROWS = (
 PAGES: dict[str, dict[ModuleType, tuple[str, ...] | None]] = {
     "losses": {losses: None},
     "calibration": {calibration: None, maps: OTHER_MAPS, streaming: ("make", "Streaming"), exports: EXPORTS},
-    "estimators": {estimators: tuple(name for name in vars(estimators) if name.endswith(("Scaling", "Binning")))},
+    "estimators": {estimators: tuple(name for name, each in vars(estimators).items() if hasattr(each, "_method"))},
     "curvature": {curvature: None},
     "figures": {report: FIGURES},
     "theory": {theory: None},
     "models": {models: ("build", "options", "check_options", "Model")},
     "pieces": {rows: ROWS, data: ("split_indices",), step: ("make_ascent",)},
 }
-PAGES["estimators"][estimators] += "IsotonicCalibration", "CalibratedClassifier"
+PAGES["estimators"][estimators] += ("CalibratedClassifier",)
 
 
 def members(page: str) -> dict[str, object]:

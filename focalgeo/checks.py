@@ -34,6 +34,9 @@ Rows = Float[Array, "*#batch classes"] | Sequence  # a last axis of classes, or 
 Batch = Float[Array, "*batch"]
 
 _MEND = "of logits give jax.nn.log_softmax, of probabilities calibration.log_probabilities"
+_NAMES = (
+    "give class numbers in the order of the columns, of names in sorted order np.unique(labels, return_inverse=True)[1]"
+)
 _MANY = 30  # rows in [0, 1], as those of logits hardly ever are
 SHAPES = {  # number of axes of scores -> what to give in place of them
     1: "of log-odds give jax.nn.log_softmax(np.c_[0 * {0}, {0}]), of P(1) calibration.log_probabilities(np.c_[1 - {0},"
@@ -67,8 +70,8 @@ def array_of(name: str, value: object) -> Array:
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{name} are no array: give numbers, in lists of one length") from error
     if array.dtype != bool and not jnp.issubdtype(array.dtype, jnp.number):
-        of_names = f", of names np.unique({name}, return_inverse=True)[1]" if "labels" in name else ""
-        raise InputError(f"{name} are {array.dtype}: give numbers{of_names}")
+        mend = _NAMES if name == "labels" else "give numbers"
+        raise InputError(f"{name} are {'missing' if value is None else array.dtype}: {mend}")
     if array.dtype == np.longdouble:  # which JAX has not
         array = array.astype(np.float64)
     return array if is_traced(array) or array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -489,9 +492,7 @@ def label_advice(labels: np.ndarray, shape: tuple[int, ...]) -> str:
 
 def _of_kind(labels):
     if labels.dtype.kind in "US":
-        return (
-            "of names give their numbers in the order of the columns, such as np.unique(labels, return_inverse=True)[1]"
-        )
+        return _NAMES
     if labels.dtype.kind not in "bf":
         return "give whole numbers"
     if not np.isfinite(labels).all():

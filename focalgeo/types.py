@@ -88,8 +88,9 @@ class InputError(_OneLine, ValueError):
     def of_choice(cls, field: str, name: str, choices: Iterable[str]) -> "InputError":
         """The error that `field` holds `name`, which is none of the choices; it names the nearest of them."""
         choices, word = tuple(choices), str(name).lower()
-        near = [choice for choice in choices if len(word) > 2 and word in choice]
-        near = near or difflib.get_close_matches(str(name), choices, n=1, cutoff=0.4)
+        near = [each for each in choices if len(word) > 2 and word in each] or difflib.get_close_matches(
+            str(name), choices, n=1, cutoff=0.4
+        )
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}"
         return cls(f"{field} is {name!r}: {hint}")
 

@@ -66,7 +66,7 @@ ADVICE = [  # by what the values are: a hint that is right for one cause does ha
     (CLASS[:, None], "give labels[..., 0]"),
     (CLASS[:CLASSES], "classes first: give their transpose, 12 rows of 40 classes"),
     (CLASS[:-1], "give one class number for each row, [40]"),
-    (np.array(["cat", "dog"])[CLASS % 2], "of names give their numbers"),
+    (np.array(["cat", "dog"])[CLASS % 2], "of names in sorted order"),
     (np.where(CLASS == 2, np.nan, CLASS), "leave out the 4 rows without a label"),
     (CLASS.astype(float), "give labels.astype(int)"),
     (CLASS + 0.5, "fractions are no classes"),

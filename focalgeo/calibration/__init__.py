@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 from focalgeo.calibration import maps, metrics
-from focalgeo.calibration.examples import Outputs, binary_outputs, prevalence_weights
+from focalgeo.calibration.examples import Outputs, binary_outputs, log_probabilities, prevalence_weights
 from focalgeo.calibration.maps import (
     binary_focal_calibration,
     binary_isotonic_calibration,
@@ -36,7 +36,6 @@ from focalgeo.calibration.metrics.top_label import (
     debiased_squared_ece,
     ece,
     high_confidence,
-    log_probabilities,
     mce,
     nll,
     overconfidence,

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import stdtrit
 
 from focalgeo import checks
-from focalgeo.types import Array, InputError, is_one_hot, shown
+from focalgeo.types import OFF_ONE, PROBABILITY_FLOOR, Array, InputError, floored_log, is_one_hot, shown
 
 _LEAST_WORTH = 1.01  # of which Student's interval holds any number
 
@@ -61,14 +62,64 @@ class Clusters(NamedTuple):
         return (self.worth / (self.worth - 1)) ** 0.5
 
 
-class Outputs(NamedTuple):
-    """A classifier's outputs on one split; a plain pair (logits, labels) will do."""
+def log_probabilities(
+    probs: Float[Array, "*batch classes"], *, floor: float = PROBABILITY_FLOOR
+) -> Float[Array, "*batch classes"]:
+    """Log max(p, floor) in float32, as logits or log-probabilities of probabilities that may hold 0.
 
+    Rows [..., classes] sum to 1 within 0.01. `fit`, `Outputs` for `compare`, what is fitted and the estimators take
+    `probs=` in place of logits, and apply this: [examples, classes], or of two classes P(1) [examples].
+
+    The default floor, 1.2e-38, is the least number of full precision in float32: an NLL says no more than 87.3 of an
+    example whose true class has probability 0. `fit` and `compare` know such entries for zeros, and choose on the
+    validation split what they stand for. With another floor, such as half a vote, 0.5 / trees, rows are divided by
+    their sums.
+
+    Example:
+        >>> votes = np.float32([[0, 50], [20, 30]])
+        >>> print(np.asarray(calibration.log_probabilities(votes / 50, floor=0.01)).round(4))
+        [[-4.6151 -0.01  ]
+         [-0.9163 -0.5108]]
+        >>> fitted = calibration.fit("temperature", probs=p, labels=outcomes)
+        >>> print(fitted.predict_proba(probs=p[:1]).round(4))
+        [[0.7933 0.2067]]
+    """
+    rows = checks.score_rows("probs", probs)
+    checks.check_distribution("probs", rows, off=OFF_ONE)
+    checks.check_interval("floor", floor, PROBABILITY_FLOOR, 0.5)
+    if checks.is_traced(rows):
+        floored = jnp.maximum(rows.astype(jnp.float32), floor)
+        return jnp.log(floored / jnp.sum(floored, axis=-1, keepdims=True) if floor > PROBABILITY_FLOOR else floored)
+    return jnp.asarray(floored_log(np.asarray(rows), floor))
+
+
+def as_logits(logits: Array | None, probs: Array | None) -> Array:
+    """The logits, or those of probs [examples, classes] or P(1) [examples], of which one is given."""
+    if (logits is None) == (probs is None):
+        raise InputError("give logits, or probabilities as probs=, one of the two; labels as labels=")
+    if probs is None:
+        return logits
+    array = checks.number_array("probs", probs)
+    if array.ndim == 1:
+        checks.check_interval("P(1) (of log-odds s give jax.nn.log_softmax(np.c_[0 * s, s]))", array, 0, 1)
+        array = (jnp if checks.is_traced(array) else np).stack([1 - array, array], axis=1)
+    return log_probabilities(array)
+
+
+class _Split(NamedTuple):
     logits: Array  # float [examples, classes]
     labels: Array  # int [examples]
     group: Array | None = None  # the name of each example's group
     clusters: Array | None = None  # the number or name of each example's cluster; None where all are independent
     weights: Array | None = None  # how often each example counts, above 0; None counts each once
+
+
+class Outputs(_Split):
+    """A classifier's outputs on one split, `probs=` in place of logits; a plain pair (logits, labels) will do."""
+
+    def __new__(cls, logits=None, *others, probs=None, **named):
+        """Those of `probs` as logits."""
+        return super().__new__(cls, as_logits(logits, probs), *others, **named)
 
 
 def prevalence_weights(labels: Array, prevalence: float | None, weights: Array | None = None) -> Array | None:

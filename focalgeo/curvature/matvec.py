@@ -17,7 +17,7 @@ from jax import lax
 
 from focalgeo import checks
 from focalgeo.trees import at_highest
-from focalgeo.types import Array, InputError, PyTree
+from focalgeo.types import Array, PyTree
 
 MOST_PRODUCTS = 100_000  # the standard error of so many samples is 1/300 of a sample's
 
@@ -81,9 +81,9 @@ def checked_matvec(matvec: Callable, like: PyTree, key: Array | int) -> tuple[Ca
 
     def product(vector):
         tree = matvec(vector)
-        if isinstance(tree, jax.Array) and tree.ndim == 0 and sum(map(jnp.size, jax.tree.leaves(vector))) > 1:
-            raise InputError("matvec returns one number, like a loss: give curvature.linearized_hvp(loss, params)")
-        checks.check_alike("the product of matvec", tree, "its vector", vector)
+        checks.check_alike(
+            "the product of matvec (for a loss take linearized_hvp(loss, params))", tree, "its vector", vector
+        )
         checks.check_finite_tree("product", tree)
         return tree
 

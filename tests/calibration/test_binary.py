@@ -20,6 +20,17 @@ OF_CLASS_ONE = (
 )
 
 
+@pytest.mark.parametrize("name", [*OF_CLASS_ONE, "binary_ece", "binary_reliability"])
+def test_metrics_of_two_classes_take_p_of_class_one(name):
+    metric, (logits, labels) = getattr(calibration, name), drawn(300)
+    p = expit(log_odds_of(logits))
+    expected = metric(calibration.log_probabilities(np.stack([1 - p, p], axis=1)), labels)
+    np.testing.assert_array_equal(metric(p, labels), expected)
+    np.testing.assert_allclose(jax.jit(metric)(np.float32(p), labels), expected, atol=1e-4)
+    with pytest.raises(InputError, match=r"of log-odds s give .*: give a value from 0 to 1"):
+        metric(logits[:, 1], labels)
+
+
 def drawn(examples, seed=0, scale=1.0):
     """Logits of two classes that are off by a curve, a scale and a shift, and labels."""
     generator = np.random.default_rng(seed)

@@ -148,7 +148,7 @@ def test_what_cannot_be_calibrated_is_refused(pairs):
     (x, y), _ = pairs
     with pytest.raises(InputError, match="Silent has no predict_log_proba"):
         CalibratedClassifier(Silent()).fit(x, y)
-    with pytest.raises(InputError, match="method is 'platt'"):
-        CalibratedClassifier(GaussianNB(), "platt").fit(x, y)
+    with pytest.raises(InputError, match="the method is 'temp': did you mean 'temperature_scaling'"):
+        CalibratedClassifier(GaussianNB(), "temp").fit(x, y)
     with pytest.raises(ValueError, match="only works for partitions"):
         CalibratedClassifier(RidgeClassifier(), cv=ShuffleSplit(3)).fit(x, y)

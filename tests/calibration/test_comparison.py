@@ -27,6 +27,7 @@ def found():
 def test_methods_are_chosen_on_val_and_measured_on_test(found):
     assert found.choice.fitted.method.name == "temperature_scaling"
     assert found.choice.fitted.criterion == "nll"
+    assert repr(found).endswith(f" rows; choice: {found.choice.fitted}>")
     assert {row.split for row in select(found.rows, Metric)} == {"test", "cross_fit"}
     assert {row.split for row in select(found.rows, Fit)} == {"val"}
     columns = {(row.method, row.criterion) for row in select(found.rows, Metric, split="test", group=None)}
@@ -87,7 +88,7 @@ def changed(array, value):
         (VAL, outputs(60, 3), None, "test has another number of classes than the 4 of val"),
         ((*VAL, ["a"] * 59), None, None, r"val: group: has shape \(59,\)"),
         (VAL, TEST, (LOG_PROBS[0], np.exp(LOG_PROBS[1])), r"also mine, test: log_probs are .*: of logits give"),
-        (VAL, TEST, (LOG_PROBS[0], None), "also mine, test: log_probs are object: give numbers"),
+        (VAL, TEST, (LOG_PROBS[0], None), "also mine, test: log_probs are missing: give numbers"),
         (VAL, None, (LOG_PROBS[0][:-1], None), r"also mine, val: log_probs: has shape \(59, 4\)"),
         (VAL, None, (np.where(np.eye(4)[VAL[1]], -np.inf, 0), None), "also mine, val: log_probs"),
     ],

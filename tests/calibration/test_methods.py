@@ -15,6 +15,7 @@ from scipy import special
 
 from focalgeo import calibration
 from focalgeo.calibration import CRITERIA, METHODS, Fitted, Method, calibrator_json, fit, fit_methods, read_calibrator
+from focalgeo.calibration.methods import fitting
 from focalgeo.types import InputError
 
 GAMMAS = (0.0, -0.5, 0.5, 2.0)
@@ -65,6 +66,13 @@ def test_two_functions_alone_serve_what_is_promised_of_all_or_say_in_a_line_what
     np.testing.assert_allclose(on_host.predict_proba(logits)[1:], expected, atol=1e-6)
     with pytest.raises(InputError, match="mixing cannot be traced for jit, ONNX and PyTorch: write its apply in jax"):
         jax.jit(on_host.predict_log_proba)(logits)
+
+
+def test_short_names_are_methods_and_a_fit_reads_as_its_numbers():
+    assert {fitting.named(name).name for name in fitting.ALIASES} == {*fitting.ALIASES.values()}
+    assert repr(FOCAL) == "<Fitted Focal temperature scaling: criterion nll, gamma 0.51, temperature 1.37>"
+    assert repr(fitted_by("vector_scaling")).endswith(", scales (4,), biases (4,)>")
+    assert "criterion nll, share_of_uncalibrated" in repr(fitted_by("stacking"))
 
 
 def test_every_method_is_fitted_by_each_of_its_criteria_in_the_order_of_the_table():

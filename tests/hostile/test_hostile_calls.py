@@ -45,6 +45,7 @@ CASES = [
     refused("metrics is ece: give a list of names", streaming.make, "ece", 3),
     refused("num_classes is 2.5: give a whole number", streaming.make, ["ece"], 2.5),
     refused("metrics is nll: give a list", calibration.all_metrics, *BOTH, names="nll"),
+    refused("for a loss take linearized_hvp", curvature.lambda_max, lambda w: w @ w, np.ones(3, "f"), 0),
     refused("weight are <U1: give numbers", curvature.with_trace_penalty, lambda params: params @ params, "a"),
     refused(r"weight has shape \(3,\)", curvature.with_trace_penalty, lambda params: params @ params, np.ones(3)),
     refused("weight is nan: give finite", curvature.with_trace_penalty, lambda params: params @ params, np.nan),
@@ -66,7 +67,9 @@ CASES = [
     refused(
         "structured matrix scaling takes 200", calibration.fit, "structured_matrix_scaling", 2 * np.eye(5, 300), LABELS
     ),
-    refused("the method is 'platt'", calibration.fit, "platt", *BOTH),
+    refused("the method is .*: choose one of", calibration.fit, *BOTH),
+    refused("labels are missing: give class numbers", calibration.fit, "temperature", LOGITS),
+    refused("labels are <U1: .* np.unique", calibration.fit, "temperature", LOGITS, ["a"] * 5),
     refused("criterion of temperature_scaling", calibration.fit, "temperature_scaling", *BOTH, criterion="line_search"),
     refused("takes no gammas", calibration.fit, "focal_temperature_scaling", *BOTH, gammas=[0.0]),
     *(

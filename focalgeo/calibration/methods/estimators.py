@@ -10,6 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter, indexable, validate_data
 
 from focalgeo import checks
+from focalgeo.calibration.examples import as_logits
 from focalgeo.calibration.methods import METHODS, fitting
 from focalgeo.types import PROBABILITY_FLOOR, Array, InputError, floored_log
 
@@ -21,7 +22,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
 
     _method: str
 
-    def fit(self, logits: Array, labels: Array, sample_weight: Array | None = None):
+    def fit(self, logits=None, labels=None, sample_weight=None, *, probs=None):
         """Fit the parameters on these examples, which the network was not trained on.
 
         Args:
@@ -29,10 +30,11 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
             labels: [examples], of any kind that scikit-learn takes for classes. Where one of them is missing among the
                 labels, all are to be given as `classes`.
             sample_weight: [examples], how often each counts.
+            probs: In place of logits, here and where it predicts, see `log_probabilities`.
 
         Where the fit does not converge, a ConvergenceWarning of focalgeo says so.
         """
-        logits, labels = _validated(self, logits, labels, reset=True)
+        logits, labels = _validated(self, as_logits(logits, probs), labels, reset=True)
         check_classification_targets(labels)
         self.classes_ = np.unique(labels if self.classes is None else self.classes)
         options = {name: value for name, value in self.get_params(deep=False).items() if name != "classes"}
@@ -60,23 +62,24 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
             setattr(self, f"{name}_", value)
         return self
 
-    def _logits(self, logits):
-        return _validated(self, logits, reset=False)
+    def _logits(self, logits, probs=None):
+        return _validated(self, as_logits(logits, probs), reset=False)
 
-    def predict_log_proba(self, logits: Array) -> np.ndarray:
+    def predict_log_proba(self, logits=None, *, probs=None) -> np.ndarray:
         """Calibrated log-probabilities, float32 [examples, classes]; they keep what probabilities round to 0 or 1."""
         check_is_fitted(self)
-        return self.fitted_.predict_log_proba(self._logits(logits))
+        return self.fitted_.predict_log_proba(self._logits(logits, probs))
 
-    def predict_proba(self, logits: Array) -> np.ndarray:
+    def predict_proba(self, logits=None, *, probs=None) -> np.ndarray:
         """Calibrated probabilities, float64 [examples, classes], of the classes in the order of `classes_`."""
-        probs = np.exp(self.predict_log_proba(logits).astype(np.float64))
+        probs = np.exp(self.predict_log_proba(logits, probs=probs).astype(np.float64))
         return probs / probs.sum(axis=1, keepdims=True)
 
-    def predict(self, logits: Array) -> np.ndarray:
+    def predict(self, logits=None, *, probs=None) -> np.ndarray:
         """The class of the largest calibrated probability, which is that of the largest logit where none changes it."""
         check_is_fitted(self)
-        scores = self._logits(logits) if self.fitted_.method.keeps_class else self.predict_log_proba(logits)
+        logits = self._logits(logits, probs)
+        scores = logits if self.fitted_.method.keeps_class else self.fitted_.predict_log_proba(logits)
         return self.classes_[np.argmax(scores, axis=1)]
 
 
@@ -89,7 +92,7 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
 
     Args:
         estimator: A scikit-learn classifier, or a Pipeline that ends in one.
-        method: A name of METHODS.
+        method: A name of METHODS, or a short one of `fit`; scikit-learn's "isotonic" is "binary_isotonic".
         cv: The number of folds, a splitter whose test folds part the examples, or "prefit".
         criterion: By which the method is fitted; None for its first.
         n_jobs: Of joblib, for the folds.
@@ -121,8 +124,7 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
 
         The weights [examples] are those of the calibration, and of the estimator where its `fit` takes them.
         """
-        checks.check_choice("method", self.method, METHODS)
-        self._method = self.method
+        self._method = fitting.named(self.method).name
         check_classification_targets(y)
         X, y, sample_weight = indexable(X, column_or_1d(y, warn=True), sample_weight)
         if self.cv == "prefit":
@@ -145,7 +147,9 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
                 setattr(self, name, getattr(self.estimator_, name))
         return self._fit(logits, y, sample_weight, criterion=self.criterion, prevalence=self.prevalence)
 
-    def _logits(self, X):
+    def _logits(self, X, probs=None):
+        if probs is not None:
+            raise InputError("probs are those of the classifier itself: give X")
         output = _output(self.estimator_)
         with np.errstate(divide="ignore"):
             return _as_logits(getattr(self.estimator_, output)(X), output)
@@ -191,10 +195,10 @@ Without `classes`, the classes are those among the labels. Attributes of a fitte
 `classes_`, `n_features_in_` and `fitted_`, the `Fitted`. Tested in tests/calibration/test_estimators.py.
 
 Example:
-    >>> calibrator = calibration.{name}().fit(scores, drawn)
-    >>> probs = calibrator.predict_proba(scores)
+    >>> calibrator = calibration.{name}({options}).fit(scores[:, :2], drawn > 0)
+    >>> probs = calibrator.predict_proba(scores[:, :2])
     >>> calibrator.converged_, probs.shape, bool(np.allclose(probs.sum(axis=1), 1))
-    (True, (300, 3), True)
+    (True, (300, 2), True)
 """
 
 
@@ -210,7 +214,9 @@ def _estimator(name: str, method: str, *options: str) -> type[_Calibrator]:
     signature = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *keywords])
     # scikit-learn reads an estimator's options from its constructor's signature
     construct.__signature__ = signature
-    doc = _DOC.format(title=METHODS[method].title, method=method, name=name)
+    doc = _DOC.format(
+        title=METHODS[method].title, method=method, name=name, options="trained_gamma=3" * ("trained_gamma" in options)
+    )
     members = {"__init__": construct, "__doc__": doc, "__module__": __name__, "_method": method}
     return type(name, (_Calibrator,), members)
 
@@ -226,3 +232,12 @@ FocalVectorScaling = _estimator("FocalVectorScaling", "focal_vector_scaling")
 StructuredMatrixScaling = _estimator("StructuredMatrixScaling", "structured_matrix_scaling")
 HistogramBinning = _estimator("HistogramBinning", "histogram_binning", "num_bins")
 IsotonicCalibration = _estimator("IsotonicCalibration", "isotonic")
+PlattScaling = _estimator("PlattScaling", "platt_scaling")
+BetaCalibration = _estimator("BetaCalibration", "beta_calibration")
+QuadraticScaling = _estimator("QuadraticScaling", "quadratic_scaling")
+BinaryIsotonicCalibration = _estimator("BinaryIsotonicCalibration", "binary_isotonic")
+LossImpliedTemperatureScaling = _estimator(
+    "LossImpliedTemperatureScaling", "loss_implied_temperature_scaling", "trained_gamma"
+)
+LossImpliedMap = _estimator("LossImpliedMap", "loss_implied_map", "trained_gamma")
+Stacking = _estimator("Stacking", "stacking")

@@ -13,22 +13,21 @@ from tqdm import tqdm
 
 from focalgeo import checks
 from focalgeo.calibration import blocks
-from focalgeo.calibration.examples import Clusters, prevalence_weights
+from focalgeo.calibration.examples import Clusters, as_logits, prevalence_weights
 from focalgeo.calibration.fits import focal, search, stacking
 from focalgeo.calibration.fits.search import Grid, GridSearch
 from focalgeo.calibration.methods import MEMBERS, METHODS, Calibrated, ConvergenceWarning, Fitted, Method, group_names
 from focalgeo.calibration.methods.zeros import Zeros, chosen
 from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, SoftLabels, Weights
-from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError, shown
+from focalgeo.types import BAR, DEFAULT_CRITERIA, Array, InputError
 
 Methods = Mapping[str, Method]
 
-ALIASES = {  # of `fit`
+ALIASES = {  # of `fit` and CalibratedClassifier
     "temperature": "temperature_scaling",
-    **dict.fromkeys(("platt", "sigmoid"), "platt_scaling"),
+    "platt": "platt_scaling",
+    "sigmoid": "platt_scaling",
     "beta": "beta_calibration",
-    "vector": "vector_scaling",
-    "matrix": "structured_matrix_scaling",
 }
 _MOST_FOLDS = 10_000  # fits are made for each
 _NUM_FOLDS = 5  # of the examples, where a method needs held-out ones and none are given
@@ -94,11 +93,18 @@ def members(num_classes: int) -> dict[str, Method]:
     return usable({name: METHODS[name] for name in MEMBERS}, {}, num_classes)
 
 
+def named(name: str) -> Method:
+    """The method of METHODS with this name or short name."""
+    (known,) = checks.names("the method", [ALIASES.get(str(name), str(name))], METHODS)
+    return METHODS[known]
+
+
 def fit(
     name: str,
-    logits: Logits,
-    labels: SoftLabels,
+    logits: Logits | None = None,
+    labels: SoftLabels | None = None,
     *,
+    probs: Array | None = None,
     criterion: str | None = None,
     mask: Mask = None,
     gammas: Grid | None = None,
@@ -112,11 +118,12 @@ def fit(
     """A method of METHODS fitted to held-out logits, ready to predict.
 
     Args:
-        name: Its key in METHODS, such as "focal_temperature_scaling", or one of the short names "temperature", "platt",
-            "sigmoid", "beta", "vector", "matrix".
+        name: Its key in METHODS, such as "focal_temperature_scaling", or a short name: "temperature", "platt",
+            "sigmoid" (Platt scaling) or "beta".
         logits: Float [examples, classes], of examples that the network was not trained on. Probabilities are refused;
             of fewer than 30 rows, or where all are in [0, 1] and rows do not sum to 1, a ProbabilityWarning asks.
         labels: Int [examples], or soft [examples, classes] that sum to 1, for fits by NLL.
+        probs: In place of logits, see `log_probabilities`.
         criterion: One of the method's criteria; None for the first of them, "nll" wherever something is fitted.
         mask: Bool [examples], which examples count; None takes all.
         weights: Float [examples], 0 or more: how often each example counts; None counts each once.
@@ -138,10 +145,8 @@ def fit(
         >>> print(fitted.predict_proba(logits[:1]).round(4))
         [[0.6759 0.2394 0.0848]]
     """
-    name = ALIASES.get(name, name)
-    if name not in METHODS:
-        raise InputError.of_choice("the method", shown(name), METHODS)
-    method = METHODS[name]
+    method = named(name)
+    name, logits = method.name, as_logits(logits, probs)
     criteria = method.criteria[:1]
     if criterion is not None:
         checks.check_choice(f"criterion of {name}", criterion, method.criteria)

@@ -18,6 +18,7 @@ import numpy as np
 
 from focalgeo import checks, files
 from focalgeo.calibration import blocks, maps
+from focalgeo.calibration.examples import as_logits
 from focalgeo.calibration.fits import focal, search, stacking, two_classes, variants
 from focalgeo.calibration.fits.variants import Params
 from focalgeo.calibration.methods import exports
@@ -96,12 +97,17 @@ class Fitted(NamedTuple):
     groups: tuple[str, ...] | None = None  # where each has params of its own: their names, in order
     zeros: Zeros | None = None  # what probabilities of 0 stand for in the fit by NLL; None where there were none
 
-    def predict_log_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
+    def predict_log_proba(
+        self, logits: Logits | None = None, group: Array | None = None, *, probs: Array | None = None
+    ) -> LogProbs:
         """Calibrated log-probabilities [examples, classes] of the logits; they keep what probabilities round to 0.
 
-        group [examples] names each example's group, for methods with params of each.
+        group [examples] names each example's group, for methods with params of each. probs: in place of logits, see
+        `log_probabilities`; probabilities among logits are asked for as `fit` does.
         """
-        table = checks.score_rows("logits", logits, shape=(..., self.num_classes))
+        table = checks.score_rows("logits", as_logits(logits, probs), shape=(..., self.num_classes))
+        if not checks.is_traced(table):
+            checks.check_logits("logits", table, refuse=True, stacklevel=3)
         return self.applied(checks.finite_logits(table), group)
 
     def applied(self, logits: Array, group: Array | None) -> LogProbs:
@@ -119,10 +125,9 @@ class Fitted(NamedTuple):
         return self.log_probs(params, logits)
 
     def __repr__(self) -> str:
-        numbers = {name: f"{value:.4g}" for name, value in self.searched.items()}
-        numbers |= {name: f"{np.shape(value)}" for name, value in self.params.items() if np.ndim(value)}
-        by = f" by {self.criterion}" if self.criterion else ""
-        return f"<Fitted {self.method.title}{by}: {', '.join(map(' '.join, numbers.items())) or 'no parameters'}>"
+        known = {"criterion": self.criterion} | self.parameters
+        own = (f"{name} {np.shape(value) or value}" for name, value in known.items() if "." not in name)
+        return f"<Fitted {self.method.title}: {', '.join(own)}>"
 
     def log_probs(self, params: Params, logits: Array) -> LogProbs:
         """Those of the method with these params."""
@@ -130,9 +135,11 @@ class Fitted(NamedTuple):
             logits = self.zeros.filled(logits)
         return self.method.log_probs(params, logits)
 
-    def predict_proba(self, logits: Logits, group: Array | None = None) -> LogProbs:
-        """Calibrated probabilities [examples, classes] of the logits."""
-        log_probs = self.predict_log_proba(logits, group)
+    def predict_proba(
+        self, logits: Logits | None = None, group: Array | None = None, *, probs: Array | None = None
+    ) -> LogProbs:
+        """Calibrated probabilities [examples, classes] of the logits, arguments as `predict_log_proba`."""
+        log_probs = self.predict_log_proba(logits, group, probs=probs)
         with np.errstate(under="ignore"):
             return namespace(log_probs).exp(log_probs)
 

@@ -15,14 +15,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Float
 
 from focalgeo import checks
 from focalgeo.calibration.metrics import binning
 from focalgeo.calibration.metrics.binning import Labels, LogProbs, Mask, Scalar, SoftLabels, Summed, Weights
 from focalgeo.calibration.newton import bisection
-from focalgeo.types import OFF_ONE, ON_EDGE, PROBABILITY_FLOOR, Array, floored_log
+from focalgeo.types import ON_EDGE
 
 _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on which reflection is plain convolution
 _HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8
@@ -186,31 +184,6 @@ def high_confidence(
         return jnp.sum(jnp.where(correct, sure, 0)), jnp.sum(sure), jnp.sum(weight)
 
     return Summed(sums, lambda right, sure, total: HighConfidence(sure / total, right / sure))
-
-
-def log_probabilities(
-    probs: Float[Array, "*batch classes"], *, floor: float = PROBABILITY_FLOOR
-) -> Float[Array, "*batch classes"]:
-    """Log max(p, floor) in float32, as logits or log-probabilities of probabilities that may hold 0.
-
-    Rows [..., classes] sum to 1 within 0.01. The default floor, 1.2e-38, is the least number of full precision in
-    float32: an NLL says no more than 87.3 of an example whose true class has probability 0. `fit` and `compare` know
-    such entries for zeros, and choose on the validation split what they stand for. With another floor, such as half a
-    vote, 0.5 / trees, rows are divided by their sums.
-
-    Example:
-        >>> votes = np.float32([[0, 50], [20, 30]])
-        >>> print(np.asarray(calibration.log_probabilities(votes / 50, floor=0.01)).round(4))
-        [[-4.6151 -0.01  ]
-         [-0.9163 -0.5108]]
-    """
-    rows = checks.score_rows("probs", probs)
-    checks.check_distribution("probs", rows, off=OFF_ONE)
-    checks.check_interval("floor", floor, PROBABILITY_FLOOR, 0.5)
-    if checks.is_traced(rows):
-        floored = jnp.maximum(rows.astype(jnp.float32), floor)
-        return jnp.log(floored / jnp.sum(floored, axis=-1, keepdims=True) if floor > PROBABILITY_FLOOR else floored)
-    return jnp.asarray(floored_log(np.asarray(rows), floor))
 
 
 @binning.summed_metric

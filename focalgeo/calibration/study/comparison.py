@@ -144,8 +144,7 @@ class Comparison(NamedTuple):
     search: dict[str, np.ndarray]  # gammas, temperatures and on them ece and nll of the focal map on val; {} without it
 
     def __repr__(self) -> str:
-        titles = ", ".join(fitted.method.title for fitted in self.fits)
-        return f"<Comparison of {titles}; choice: {self.choice.fitted!r}; {len(self.rows)} rows>"
+        return f"<Comparison of {len(self.fits)} fits in {len(self.rows)} rows; choice: {self.choice.fitted}>"
 
     @property
     def held_out_choice(self) -> Calibrated:
@@ -243,7 +242,8 @@ def compare(
     try:
         splits = {"val": Outputs(*val)} | ({} if test is None else {"test": Outputs(*test)})
     except TypeError as error:
-        raise InputError("val and test hold other than two to five arrays: give each as (logits, labels)") from error
+        mend = "give each as (logits, labels), or calibration.Outputs(probs=probs, labels=labels)"
+        raise InputError(f"val and test hold other than two to five arrays: {mend}") from error
     named = clusters if isinstance(clusters, tuple) else (clusters, None)
     for name, of_split in zip(("val", "test"), named, strict=True):
         if of_split is not None and name in splits:
