@@ -15,6 +15,7 @@ from experiments.numbers import markdown
 from experiments.question import filled, index
 from focalgeo import losses, models
 from focalgeo.calibration import METHODS, METRICS
+from focalgeo.calibration.methods import estimators
 from focalgeo.config import FIELDS
 from focalgeo.data import registry
 
@@ -91,10 +92,11 @@ def methods() -> str:
             method.title,
             ", ".join(method.criteria) or "nothing is fitted",
             "kept" if method.keeps_class else "may change",
+            ", ".join(f"`{each}`" for each, kind in vars(estimators).items() if getattr(kind, "_method", None) == name),
         )
         for name, method in METHODS.items()
     ]
-    return markdown(("method", "title", "fitted by", "predicted class"), rows)
+    return markdown(("method", "title", "fitted by", "predicted class", "estimator"), rows)
 
 
 def metrics() -> str:

@@ -119,7 +119,7 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
         self.n_jobs = n_jobs
         self.prevalence = prevalence
 
-    def fit(self, X: Array, y: Array, sample_weight: Array | None = None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None):  # type: ignore[override]
         """Fit the estimator, unless it is prefit, and the calibration of its outputs.
 
         The weights [examples] are those of the calibration, and of the estimator where its `fit` takes them.
