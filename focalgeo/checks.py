@@ -112,7 +112,7 @@ def score_rows(name: str, scores: object, *, shape: tuple = (..., None)) -> Arra
     array = array_of(name, scores)
     if not hasattr(scores, "dtype") and jnp.issubdtype(array.dtype, jnp.integer):
         array = array.astype(np.float32)  # [[2, 0]] is a list of numbers; an array of integers is another thing
-    is_column = array.shape[-1:] < (2,)
+    is_column = array.shape[-1:] < (2,) or (array.ndim == 1 and shape[-1] not in (None, *array.shape))
     if is_column or (shape[0] is None and array.ndim in SHAPES):
         mend = SHAPES[1 if is_column else array.ndim].format(name)
         raise InputError(f"{name} have shape {array.shape}: give two classes or more for each example; {mend}")

@@ -67,8 +67,9 @@ def log_probabilities(
 ) -> Float[Array, "*batch classes"]:
     """Log max(p, floor) in float32, as logits or log-probabilities of probabilities that may hold 0.
 
-    Rows [..., classes] sum to 1 within 0.01. `fit`, `Outputs` for `compare`, what is fitted and the estimators take
-    `probs=` in place of logits, and apply this: [examples, classes], or of two classes P(1) [examples].
+    Rows [..., classes] sum to 1 within 0.01. `fit`, a fitted method, the estimators and `Outputs` (for `compare`) take
+    probabilities as `probs=`, in place of logits, and apply this function: [examples, classes], or P(1) [examples] of
+    two classes.
 
     The default floor, 1.2e-38, is the least number of full precision in float32: an NLL says no more than 87.3 of an
     example whose true class has probability 0. `fit` and `compare` know such entries for zeros, and choose on the
@@ -100,9 +101,9 @@ def as_logits(logits: Array | None, probs: Array | None) -> Array:
     if probs is None:
         return logits
     array = checks.number_array("probs", probs)
-    if array.ndim == 1:
+    if array.shape[:1] == (array.size,):
         checks.check_interval("P(1) (of log-odds s give jax.nn.log_softmax(np.c_[0 * s, s]))", array, 0, 1)
-        array = (jnp if checks.is_traced(array) else np).stack([1 - array, array], axis=1)
+        array = (jnp if checks.is_traced(array) else np).stack([1 - array, array], axis=1).reshape(-1, 2)
     return log_probabilities(array)
 
 

@@ -76,7 +76,7 @@ def test_what_may_be_probabilities_is_warned_of_once(call, array, right):
     call(mended, labels)
 
 
-@pytest.mark.parametrize("probs", [P, np.stack([1 - P, P], axis=1)])
+@pytest.mark.parametrize("probs", [P, P[:, None], np.stack([1 - P, P], axis=1)])
 def test_probabilities_by_their_name_take_the_place_of_logits(probs):
     logits, labels = calibration.log_probabilities(np.stack([1 - P, P], axis=1)), LABELS % 2
     expected = calibration.fit("platt_scaling", logits, labels).predict_proba(logits)
@@ -84,7 +84,7 @@ def test_probabilities_by_their_name_take_the_place_of_logits(probs):
     estimator = calibration.PlattScaling().fit(probs=probs, labels=labels)
     for each in (fitted, estimator):
         np.testing.assert_allclose(each.predict_proba(probs=probs), expected, atol=1e-6)
-        with pytest.raises(InputError, match="logits are probabilities"):
+        with pytest.warns(ProbabilityWarning, match="logits look like probabilities"):
             each.predict_proba(np.exp(logits))
     np.testing.assert_array_equal(estimator.predict(probs=probs), expected.argmax(axis=1))
     np.testing.assert_array_equal(calibration.Outputs(probs=probs, labels=labels).logits, logits)

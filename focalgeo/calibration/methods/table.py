@@ -103,11 +103,9 @@ class Fitted(NamedTuple):
         """Calibrated log-probabilities [examples, classes] of the logits; they keep what probabilities round to 0.
 
         group [examples] names each example's group, for methods with params of each. probs: in place of logits, see
-        `log_probabilities`; probabilities among logits are asked for as `fit` does.
+        `log_probabilities`.
         """
         table = checks.score_rows("logits", as_logits(logits, probs), shape=(..., self.num_classes))
-        if not checks.is_traced(table):
-            checks.check_logits("logits", table, refuse=True, stacklevel=3)
         return self.applied(checks.finite_logits(table), group)
 
     def applied(self, logits: Array, group: Array | None) -> LogProbs:
@@ -125,9 +123,9 @@ class Fitted(NamedTuple):
         return self.log_probs(params, logits)
 
     def __repr__(self) -> str:
-        known = {"criterion": self.criterion} | self.parameters
-        own = (f"{name} {np.shape(value) or value}" for name, value in known.items() if "." not in name)
-        return f"<Fitted {self.method.title}: {', '.join(own)}>"
+        known = ((name, value) for name, value in self.parameters.items() if "." not in name)
+        numbers = (f", {name} {np.shape(value) or f'{value:.4g}'}" for name, value in known)
+        return f"<Fitted {self.method.title}: criterion {self.criterion}{''.join(numbers)}>"
 
     def log_probs(self, params: Params, logits: Array) -> LogProbs:
         """Those of the method with these params."""

@@ -3,7 +3,6 @@
 log_probs are float [examples, 2], or P(1) itself, float [examples].
 """
 
-from collections.abc import Callable
 from functools import partial, wraps
 
 import jax
@@ -49,7 +48,7 @@ _GAIN, _SMALLEST, _MOST_STEPS = 1e-8, 1e-4, 100
 _SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
 
 
-def of_p(metric: Callable) -> Callable:
+def _of_p(metric):
     """The metric, which takes P(1) [examples] too."""
 
     @wraps(metric)
@@ -67,7 +66,7 @@ def class_one(examples: checks.Examples) -> Events:
     return Events(jnp.exp(rows[:, 1]), labels == 1, weight)
 
 
-@of_p
+@_of_p
 @summed_metric
 def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Mean of (P(1) - y)^2, 0 to 1: half of `brier`.
@@ -86,7 +85,7 @@ def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weig
     return mean_of(squared_error)
 
 
-@of_p
+@_of_p
 @summed_metric
 def rms_calibration_error(
     log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
@@ -102,7 +101,7 @@ def rms_calibration_error(
     return of_bins(class_one, num_bins, lambda bins: jnp.sqrt(bin_mean(bins, gap(bins) ** 2)))
 
 
-@of_p
+@_of_p
 def adaptive_rms_calibration_error(
     log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
 ) -> Scalar:
@@ -121,7 +120,7 @@ def adaptive_rms_calibration_error(
     return jnp.sqrt(bin_mean(bins, gap(bins) ** 2))
 
 
-@of_p
+@_of_p
 @summed_metric
 def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Sum of (y - p)(1 - 2p) over the root of the sum of (1 - 2p)^2 p (1 - p), with p = P(1).
@@ -148,7 +147,7 @@ def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, w
     return Summed(sums, standardised)
 
 
-@of_p
+@_of_p
 def calibration_slope(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """The a of the logistic regression of the label on the log-odds of P(1), sigmoid(a s + b); 1 where calibrated.
 
@@ -164,7 +163,7 @@ def calibration_slope(log_probs: LogProbs, labels: Labels, *, mask: Mask = None,
     return _recalibrated(checks.examples(log_probs, labels, mask, weights), slope=True)
 
 
-@of_p
+@_of_p
 def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Calibration in the large: the b of sigmoid(s + b) by least NLL; 0 where calibrated, above it where P(1) is low.
 
@@ -226,7 +225,7 @@ def _recalibrated(examples, *, slope):
     return jnp.where(settled, point + step, jnp.nan)[0]
 
 
-@of_p
+@_of_p
 def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Integrated calibration index: mean of |P(1) - f(P(1))|, as a fraction, f the share of label 1 by loess.
 
@@ -261,7 +260,7 @@ def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weig
     return weighted_mean(jnp.abs(p - jnp.interp(p, points, jax.lax.map(smoothed, points))), weight)
 
 
-@of_p
+@_of_p
 @summed_metric
 def binary_reliability(
     log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
@@ -276,7 +275,7 @@ def binary_reliability(
     return of_bins(class_one, num_bins, named_empty)
 
 
-@of_p
+@_of_p
 @summed_metric
 def binary_ece(
     log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
@@ -293,7 +292,7 @@ def binary_ece(
     return ece_of(class_one, num_bins)
 
 
-@of_p
+@_of_p
 def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Area under the ROC curve of P(class 1) as a test of whether the label is 1: as `confidence_auroc` of that event.
 
