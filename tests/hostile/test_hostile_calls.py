@@ -68,6 +68,7 @@ CASES = [
         "structured matrix scaling takes 200", calibration.fit, "structured_matrix_scaling", 2 * np.eye(5, 300), LABELS
     ),
     refused("the method is .*: choose one of", calibration.fit, *BOTH),
+    refused("give logits, or probabilities as probs=, one", calibration.fit, "temperature", *BOTH, probs=LOGITS),
     refused("labels are missing: give class numbers", calibration.fit, "temperature", LOGITS),
     refused("labels are <U1: .* np.unique", calibration.fit, "temperature", LOGITS, ["a"] * 5),
     refused("criterion of temperature_scaling", calibration.fit, "temperature_scaling", *BOTH, criterion="line_search"),
