@@ -8,7 +8,7 @@ import pytest
 
 from experiments import __main__ as command
 from experiments import papers, question
-from experiments.numbers import NOT, SHOWS, UNTOLD, rounded
+from experiments.numbers import VERDICTS, rounded
 
 README = (question.HERE.parent / "README.md").read_text(encoding="utf-8")
 
@@ -34,7 +34,7 @@ def test_claims_numbers_and_tables_are_those_of_the_stored_runs(name):
     parts = question.frames(every)
     claims = question.called(asked.claims, parts)
     assert [claim._asdict() for claim in claims] == stored["claims"]
-    assert {claim.verdict for claim in claims} <= {SHOWS, NOT, UNTOLD}
+    assert {claim.verdict for claim in claims} <= {*VERDICTS}
     assert question.head(asked, every) == stored["about"]
     assert stored["about"]["question"] in question.summary(name)
     for part, function in asked.numbers.items():
