@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-SHOWS, NOT, UNTOLD = VERDICTS = "supported", "contradicted", "undecided"
+SHOWS, NOT, UNTOLD, UNTRIED = VERDICTS = "supported", "contradicted", "undecided", "not tested"
+OVERCONFIDENT = 1.3  # the least T of cross-entropy where the papers' claims on calibration are tested
 LEARNED = 0.2  # accuracy of ten classes below which a run has learned nothing
 RESAMPLES = 2000
 
@@ -235,6 +236,17 @@ def told(
     """A claim that a difference falls, or as `verdict` is asked to, with the difference as its reason."""
     because = f"{what} {shown(difference, scale=scale, signed=True)} {unit}".strip()
     return Claim(source, claim, verdict(difference, **how), because)
+
+
+def outside(claim: Claim, why: str) -> Claim:
+    """The claim, "not tested" where `why` says that the runs lie outside the regime that the paper speaks of."""
+    return claim._replace(verdict=UNTRIED, because=f"{why}; {claim.because}") if why else claim
+
+
+def too_calm(plain: pd.DataFrame) -> str:
+    """Why runs with cross-entropy are none of an overconfident network; "" if they are."""
+    mean = plain.temperature.mean()
+    return f"cross-entropy is not overconfident, T = {mean:.2f}" if mean < OVERCONFIDENT else ""
 
 
 def with_own(runs: pd.DataFrame) -> pd.DataFrame:

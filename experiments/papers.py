@@ -2,7 +2,7 @@
 
 K: Kimura & Naganuma, arXiv 2405.00442. F: Komisarenko & Kull, arXiv 2408.11598. M: Mukhoti et al., the ICLR 2020
 submission "The Intriguing Effects of Focal Loss on the Calibration of Deep Neural Networks", whose tables, figures and
-appendices these are; arXiv 2002.09437 is its later version, with other numbers and policies.
+appendices these are; arXiv 2002.09437 is its later version, with other numbers and policies. N: published notes on K.
 """
 
 from collections import Counter
@@ -39,13 +39,14 @@ class Item(NamedTuple):
     """A figure, table, statement, definition or question of a paper."""
 
     words: str
-    where: str  # a question, a name of the library, or a test as "tests/theory/test_risk.py::test_..."
+    where: str  # a question, a name of the library, or a test as "tests/theory/test_risk.py::test_..."; "" for none
     lacks: str = ""  # names of LACKS
+    open: str = ""  # what of it is not answered
 
     @property
     def answered(self) -> str:
-        """Whether as in the paper, or at a size for two cores."""
-        return "small" if self.lacks else "full"
+        """As in the paper, at a size for two cores, in part, or not at all."""
+        return "missing" if not self.where else "partial" if self.open else "small" if self.lacks else "full"
 
 
 _TABLES = {  # of M
@@ -79,18 +80,36 @@ ITEMS = {
     "K Thm. 1": Item("the Maxwell-Boltzmann distribution has the most entropy", "focalgeo.theory.maxwell_boltzmann"),
     "K Cor. 1": Item("a PAC-Bayes bound, and against n", "bounds"),
     "K Cor. 2": Item("its KL as a regulariser", "bounds"),
-    "K Thm. 2": Item("KL near a point is the Fisher form", "bounds"),
+    "K Thm. 2": Item("KL near a point is the Fisher form", "bounds", open="that the likelihood becomes less sharp"),
     "K Eq. 28": Item("curvature with the factor of gamma", "theory"),
     "K Conj. 1": Item("gamma controls curvature and calibration", "bounds", "networks, recipe"),
     "K Def. 3": Item("Lipschitz continuity", "bounds"),
     "K Fig. 1": Item("gradients of focal loss", "theory"),
     "K Fig. 2": Item("lambda_max on val by gamma", "curvature_and_gamma", "networks, recipe"),
     "K 4.2": Item("does ECE grow with the trace", "curvature_and_gamma", "CIFAR-100, networks, recipe"),
-    "K Fig. 3": Item("trace and ECE", "curvature_and_gamma", "CIFAR-100, networks, recipe"),
+    "K Fig. 3": Item(
+        "trace and ECE",
+        "curvature_and_gamma",
+        "CIFAR-100, networks, recipe",
+        "gammas above 5, where ECE may rise again in overconfident networks",
+    ),
     "K 4.3": Item("the trace of the Hessian as a penalty", "trace_penalty", "networks, recipe"),
-    "K Fig. 4": Item("ECE by the penalty's weight", "trace_penalty", "networks, recipe"),
+    "K Fig. 4": Item(
+        "ECE by the penalty's weight",
+        "trace_penalty",
+        "networks, recipe",
+        "more than three seeds of one overconfident network",
+    ),
+    "K Eq. 6": Item("entropy at equal cross-entropy on train", ""),
+    "K Eq. 27": Item("the loss near a minimum to second order", ""),
+    "K, gamma >= 1": Item("whether gamma below 1 is worse", ""),
     "K 5, other algorithms": Item("do other calibration losses lower curvature", "curvature_of_losses", "networks"),
-    "K 5, architectures": Item("does the best curvature depend on the network", "curvature_and_gamma", "networks"),
+    "K 5, architectures": Item(
+        "does the best curvature depend on the network",
+        "curvature_and_gamma",
+        "networks",
+        "gammas above 5, without which no network has its best one",
+    ),
     "K 5, other optimisers": Item("do curvature-aware optimisers calibrate", "sharpness_aware", "networks"),
     # Komisarenko & Kull
     "F Prop. 1": Item(
@@ -101,12 +120,22 @@ ITEMS = {
     "F Prop. 3": Item("bounds of the map by two temperatures", "theory"),
     "F Prop. 4": Item("proper loss and map, more classes", "focalgeo.theory.proper_focal_loss"),
     "F Prop. 5": Item("the map raises the top probability", "theory"),
-    **{f"F Fig. {number}": Item(words, "theory") for number, words in _FIGURES.items()},
+    **{
+        f"F Fig. {number}": Item(
+            words, "theory", open="the right panel: their distance by gamma" if number == 3 else ""
+        )
+        for number, words in _FIGURES.items()
+    },
     "F 3.2": Item("the line of 1/T, its error, the risk", "theory"),
     "F 3.3": Item("the line of 1/T, three and four classes", "theory"),
     "F 4.1": Item("T on train times what generalisation adds", "regime", "networks"),
     "F 4.2": Item("focal temperature scaling", "focalgeo.calibration.FocalTemperatureScaling"),
-    "F Table 1": Item("focal temperature scaling by loss", "focal_temperature", "CIFAR-100, Tiny ImageNet, networks"),
+    "F Table 1": Item(
+        "focal temperature scaling by loss",
+        "focal_temperature",
+        "CIFAR-100, Tiny ImageNet, networks",
+        "networks trained with focal losses on 100 and 200 classes",
+    ),
     "F 5.2": Item("what the criterion gains; the line search of 3 m", "focal_temperature", "networks"),
     "F Fig. 8": Item("the best T by gamma_ev", "focal_temperature", "CIFAR-100, networks"),
     "F published code": Item("rows that overflow", "theory"),
@@ -129,29 +158,51 @@ ITEMS = {
     "M App. H": Item("a lower bound by an entropy", "focalgeo.theory.focal_lower_bound"),
     "M Fig. 1": Item("NLL, entropy, error and ECE by epoch", "during_training", "networks, epochs"),
     "M Fig. 2": Item("reliability on train by epoch", "during_training", "networks, epochs"),
-    "M Fig. 3": Item("focal losses by epoch", "during_training", "networks, epochs"),
+    "M Fig. 3": Item("focal losses by epoch", "during_training", "networks, epochs", "panels e and f, p of the label"),
     "M Fig. 4": Item("gradient ratio; gradient norms by epoch", "during_training", "networks, epochs"),
     "M Fig. 5": Item("norms of two parameters", "two_parameters"),
-    "M Fig. 6": Item("confidence of errors, and decision regions", "two_parameters"),
+    "M Fig. 6": Item(
+        "confidence of errors, and decision regions",
+        "two_parameters",
+        open="how many errors have a confidence above 90%",
+    ),
     "M Fig. 7": Item("prediction of least risk", "theory"),
-    "M Fig. 8": Item("single images", "during_training", "networks"),
+    "M Fig. 8": Item("single images", "during_training", "networks", "images that are predicted right"),
     "M Table 6": Item("S99", "during_training", "networks"),
     **{
         f"M Table {number}": Item(words, "calibration_of_losses", "CIFAR-100, networks, GloVe")
         for number, words in _TABLES.items()
     },
+    # notes on Kimura & Naganuma
+    "N next check 1": Item("curvature by gamma across architectures", "curvature_and_gamma", "networks"),
+    "N next check 2": Item(
+        "gamma apart from learning rate, batch size and optimiser",
+        "held_apart",
+        "networks",
+        "ECE and T at each setting, and a network of images",
+    ),
+    "N next check 3": Item("surfaces whose curvature is controlled", "causes"),
+    "N first experiment 1": Item("lambda_max with both losses on a CNN", "curvature_and_gamma"),
+    "N first experiment 2": Item("fine-tuning an overconfident network with focal loss", ""),
+    "N first experiment 3": Item("the trace penalty on a transformer of text", "text_transformer"),
+    "N, convergence": Item("whether a higher gamma slows convergence", ""),
+    "N, failures": Item("lower curvature with a higher ECE; unstable training", "large_gamma"),
 }
 
 
 def coverage() -> str:
     """Every item with how far it is answered and where, and what is missing with the command that would make it."""
-    rows = [[name, item.words, item.answered, f"`{item.where}`", item.lacks] for name, item in ITEMS.items()]
+    rows = [
+        [name, item.words, item.answered, f"`{item.where}`" if item.where else "", item.lacks, item.open]
+        for name, item in ITEMS.items()
+    ]
     reasons = [[name, why, f"`{command}`" if command else ""] for name, (why, command) in LACKS.items()]
     counts = Counter(item.answered for item in ITEMS.values())
     return (
         f"{(__doc__ or '').partition(chr(10))[2].strip()}\n\n"
-        f"full: as in the paper, {counts['full']}; small: at a size for two cores, {counts['small']}\n\n"
-        + markdown(["item", "what", "answered", "where", "lacks"], rows)
+        f"full: as in the paper, {counts['full']}; small: at a size for two cores, {counts['small']}; partial, "
+        f"{counts['partial']}; missing, {counts['missing']}\n\n"
+        + markdown(["item", "what", "answered", "where", "lacks", "not answered"], rows)
         + "\n"
         + markdown(["lacks", "why", "command"], reasons)
     )

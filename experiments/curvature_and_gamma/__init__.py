@@ -131,7 +131,8 @@ def claims(runs):
             yield numbers.told("K Fig. 2", f"{title}: {words}", along(of_network, name), what=what)
         for trace in TRACES:
             best = inner_minimum(of_network, trace)
-            yield _minimum(title, trace, best, f"least ECE inside in {best.inside} of {best.groups} seeds")
+            told = _minimum(title, trace, best, f"least ECE inside in {best.inside} of {best.groups} seeds")
+            yield numbers.outside(told, untried(of_network))
     if len(every := images(runs)) > 1:
         yield from _of_all(every)
 
@@ -148,12 +149,20 @@ def _of_all(runs: dict[str, pd.DataFrame]) -> Iterator[Claim]:
         least = networks if within else ("at an end", "inside")[best.inside]
         because = f"inner minimum in {100 * best.share:.3g}% of resamples; least mean ECE {least}"
         title = f"CIFAR-10, {'within networks' if within else 'over networks and γ together'}"
-        yield _minimum(title, trace, best, because)
+        whys = map(untried, runs.values())
+        yield numbers.outside(_minimum(title, trace, best, because), next(filter(None, whys), "") if within else "")
     for trace, words in TRACES.items():
         means = pd.concat([of_network.groupby("gamma")[[trace, "ece"]].mean() for of_network in runs.values()])
         ranks = numbers.rank_correlation(means[trace], means.ece)
         claim = f"CIFAR-10, over networks and γ: ECE as trained grows with the trace ({words}; rank correlation)"
         yield Claim("K 4.2", claim, numbers.verdict(ranks, falls=False), shown(ranks))
+
+
+def untried(runs) -> str:
+    """Why no gamma here could show that ECE rises again once a trace is too low; "" if one could."""
+    eces = runs.groupby("gamma").ece.mean()
+    falls = f"ECE still falls at the largest γ, {eces.index[-1]:g}" if eces.idxmin() == eces.index[-1] else ""
+    return numbers.too_calm(runs[runs.gamma == 0]) or falls
 
 
 def _minimum(title: str, trace: str, best: Minimum, because: str) -> Claim:

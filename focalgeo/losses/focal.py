@@ -333,8 +333,8 @@ def confidence_penalised_cross_entropy(logits: Logits, labels: Labels, gamma: Nu
         -log p_m + sum_k p_k (z_m - z_k) with m the largest logit, whose terms are all positive. Tested in
         tests/losses/test_family.py.
 
-    Source: Mukhoti et al., arXiv 2002.09437, App. H (the bound); Kimura & Naganuma, arXiv 2405.00442, Lemma 1 and
-    Corollary 2, with a uniform prior; Pereyra et al., arXiv 1701.06548 (the penalty).
+    Source: Mukhoti et al., arXiv 2002.09437, App. H (the bound); Kimura & Naganuma, arXiv 2405.00442, Lemma 1;
+    Pereyra et al., arXiv 1701.06548 (the penalty).
 
     Example:
         >>> print(np.asarray(losses.confidence_penalised_cross_entropy(logits, labels, 0.1)).round(4))

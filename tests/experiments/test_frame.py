@@ -56,6 +56,13 @@ def test_verdicts_follow_from_where_the_interval_lies(middle, half, margin):
     assert claim.because.startswith("difference ")
 
 
+@pytest.mark.parametrize(("temperature", "verdict"), [(1.29, "not tested"), (1.31, "contradicted")])
+def test_a_claim_outside_the_regime_of_its_paper_is_not_tested(temperature, verdict):
+    why = numbers.too_calm(pd.DataFrame({"temperature": [temperature] * 2}))
+    claim = numbers.outside(numbers.Claim("F 2", "ECE is lower", NOT, "+1 points"), why)
+    assert (claim.verdict, claim.because.endswith("+1 points")) == (verdict, True)
+
+
 def test_pairs_are_by_seed_over_those_that_both_have():
     one = runs_of(seed=[2, 0, 1], ece=[0.5, 0.1, 0.3])
     other = runs_of(seed=[0, 2, 3], ece=[0.0, 0.1, 9.0])
