@@ -108,7 +108,7 @@ class Run(NamedTuple):
         return ", ".join([loss_title(short(name)), *values])
 
     def at_chance(self) -> list[Metric]:
-        """Return the test accuracies as trained that cannot be told from guessing, of K classes from 1 / K."""
+        """Return the test accuracies as trained that guessing could reach, of K classes from 1 / K."""
         classes = len(self.entry("data.classes") or ())
         return [
             row
