@@ -281,7 +281,7 @@ def fit(runs, cells):
         needed.plot(group.gap, group.gamma, label=place(task), **look)
     grid = np.linspace(of_all.gap.min(), of_all.gap.max(), 200)
     needed.plot(grid, by_rule(grid, *rules(runs, cells)["gap"]["line"]), color="0.5", label="rule")
-    needed.set(xlabel="NLL on val less that on train, cross-entropy (nats)", ylabel="γ that needs no temperature")
+    needed.set(xlabel="NLL on val minus NLL on train, cross-entropy (nats)", ylabel="γ that needs no temperature")
     return figures.legend(figure, columns=5)
 
 

@@ -165,7 +165,7 @@ class Run(NamedTuple):
         return rows[-1] if rows else None
 
     def difference(self, name: str, split: str, column: Column, against: Column) -> Difference | None:
-        """Return a metric with one method less that with another, whichever of them stands first in the rows."""
+        """Return a metric with one method minus that with another, whichever of them is first in the rows."""
         for first, second in ((column, against), (against, column)):
             by = None if second.criterion == first.criterion else second.criterion
             fields = {"name": f"{name}_difference", "split": split, "against": second.method, "against_criterion": by}

@@ -1,10 +1,10 @@
 """Metrics of the predicted class and of all classes: metric(log_probs, labels, *, mask, weights) -> scalar.
 
 For jit and vmap. Everywhere log_probs is float [examples, classes] and labels int [examples] in 0 .. classes - 1. mask,
-bool [examples], says which examples count; weights [examples], 0 or more, how often each does, as if it stood there so
-often; they need not be whole numbers. What does not count may hold anything; with no example left the result is NaN. A
-log-probability of -inf is p = 0, as of a class that cannot be. float16 and bfloat16 are taken as the float32 numbers
-that they are.
+bool [examples], says which examples count; weights [examples], 0 or more, how often each does, as if its row
+were repeated; they need not be whole numbers. What does not count may hold anything; with no example left the result is
+NaN. A log-probability of -inf is p = 0, as of a class that cannot be. float16 and bfloat16 are taken as the float32
+numbers that they are.
 
 The calibration of the probability of class 1 in two-class problems is not that of the predicted class: there
 P(class 1) = 0.1 is a confidence of 0.9 in class 0 and shares a bin with 0.9, so that errors of opposite sign cancel.
