@@ -279,8 +279,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         options = parse(arguments)
-        with files.waiting("loading jax"):
-            from focalgeo.job import calibrate, process  # after the flags, so that their errors come at once
+        from focalgeo.job import calibrate, process  # jax after the flags, so that their errors come at once
 
         process.check_jax()
         process.keep_programs()

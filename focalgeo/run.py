@@ -73,8 +73,7 @@ def main(arguments: list[str]) -> int:
             print(describe_config())
             return 0
         of_job, workdir, shard, cluster = parse(arguments[1:])
-        with files.waiting("loading jax"):
-            from focalgeo import job, parallel  # after the flags, so that a typo is answered at once
+        from focalgeo import job, parallel  # jax after the flags, so that a typo is answered at once
 
         with process.handled(signal.SIG_DFL):  # it may wait in compiled code, in which Python heeds no signal
             parallel.join(**{name.replace("-", "_"): value for name, value in cluster.items()})
