@@ -85,7 +85,7 @@ def _fields_of(names: Sequence[str]) -> str:
 
 
 def methods() -> str:
-    """Each calibration method, plainest first."""
+    """Each calibration method, simplest first."""
     rows = [
         (
             f"`{name}`",

@@ -3,7 +3,7 @@
 `column(runs, "ece", loss="fl3")` is the workhorse: a number by seed. `interval` is its mean with 95%, `paired` the mean
 of a difference, `told` a claim whose verdict follows from an interval. `table` has a row for each group of runs and
 columns that are functions of its runs: `means` and `changes` are those that most questions have, and are joined by |.
-An interval that cannot be told has infinite ends, and is written as its mean alone.
+An interval of one value or none has infinite ends, and is written as its mean alone.
 """
 
 import math
@@ -113,7 +113,7 @@ def resampled_interval(values: Sequence[float]) -> Interval:
 
 
 def paired(one: pd.Series, other: pd.Series) -> Interval:
-    """The mean of one less other over the seeds that both have."""
+    """The mean of one minus other over the seeds that both have."""
     return interval((one - other).dropna())
 
 
@@ -128,7 +128,7 @@ def levels(runs: pd.DataFrame, by: str, number: str, **tags: Any) -> dict[Any, I
 
 
 def change(one: pd.DataFrame, other: pd.DataFrame, number: str) -> Interval:
-    """The mean difference of a number of one group of runs less another, paired by seed."""
+    """The mean difference of a number of one group of runs minus another, paired by seed."""
     return paired(column(one, number), column(other, number))
 
 
@@ -212,7 +212,7 @@ def alike(difference: Interval, room: float) -> str:
 
 
 def joined(verdicts: Iterable[str]) -> str:
-    """The verdict of a claim that several verdicts must all bear: NOT if one does not show, SHOWS if all do."""
+    """The verdict of a claim that needs several verdicts: NOT if one is NOT, SHOWS if all are."""
     verdicts = set(verdicts)
     return NOT if NOT in verdicts else SHOWS if verdicts == {SHOWS} else UNTOLD
 
@@ -312,7 +312,7 @@ def means(numbers: Mapping[str, Number]) -> Columns:
 
 
 def changes(numbers: Mapping[str, Number], base: pd.DataFrame) -> Columns:
-    """Numbers less those of the base, paired by seed; bold where the interval leaves out 0; of the base none."""
+    """Numbers minus those of the base, paired by seed; bold where the interval leaves out 0; of the base none."""
 
     def cell(runs, name, number):
         return "" if runs is base else shown(change(runs, base, name), scale=number.scale, signed=True)

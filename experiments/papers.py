@@ -70,7 +70,7 @@ _FIGURES = {  # of F, without training
     4: "isolines of risk",
     5: "the map as arrows",
     6: "1/T by gamma, three classes",
-    7: "the map less a temperature",
+    7: "the map minus a temperature",
 }
 ITEMS = {
     # Kimura & Naganuma

@@ -271,7 +271,7 @@ def predicted_logits(
         never = ((shares > 0) & (rows == -np.inf)).any(axis=1)
         if never.any():
             what = f"the logit of label {np.argmax(never)} is -inf, a class that cannot be"
-            raise InputError(f"{what}: mend one of the two")
+            raise InputError(f"{what}: fix one of the two")
     return Examples(rows, labels, weight)
 
 
@@ -303,7 +303,7 @@ def finite_logits(logits: Array) -> Array:
         finite = np.isfinite(values.max(axis=-1)) & (np.isfinite(values) | (np.asarray(logits) == -np.inf)).all(axis=-1)
         if not finite.all():
             where = f"the first in row {np.argmin(finite)}"
-            raise InputError(f"logits of {np.sum(~finite)} examples are not finite, {where}: remove or mend them")
+            raise InputError(f"logits of {np.sum(~finite)} examples are not finite, {where}: remove or fix them")
     return logits
 
 
@@ -510,7 +510,7 @@ def probability_advice(probs: np.ndarray) -> str:
     if most <= 0:
         return "these are logarithms: give np.exp(probs), or say --logits-key"
     if np.mean((probs >= 0) & (probs <= 1) if is_column else abs(sums - 1) <= OFF_ONE) > 0.5:
-        return "mend these, or leave them out"
+        return "fix these, or leave them out"
     if probs.min() < 0 or (is_column and most > 100):
         return "if these are logits, say --logits-key"
     if is_column:

@@ -8,6 +8,7 @@ import re
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -29,6 +30,14 @@ def say(line: str) -> None:
     """Write a line on standard error, where it does not mix with results; of several processes, process 0 alone."""
     if is_first():
         write_line(line)
+
+
+def waiting(line: str, seconds: float = 3) -> contextlib.ExitStack:
+    """Say this line where what is done inside `with` takes longer than so many seconds."""
+    (stack := contextlib.ExitStack()).callback((timer := threading.Timer(seconds, say, [line])).cancel)
+    timer.daemon = True
+    timer.start()
+    return stack
 
 
 def write_line(line: str) -> None:

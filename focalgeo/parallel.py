@@ -318,8 +318,8 @@ def make_program(
     """The program that advances `at_once` members in one call of step(states, batches, *shared) -> (states, metrics).
 
     The members of a group are spread over the devices where they divide evenly, else the examples of a batch are.
-    Members on several devices each (axis_index_groups) would be a third layout, in which every network's batch norm had
-    to be told its group: 4 members on 8 devices share each batch instead.
+    Members on several devices each (axis_index_groups) would be a third layout, in which every network's batch norm
+    would need its group: 4 members on 8 devices share each batch instead.
     shared: trees that are complete on each device, such as all training examples.
     fetch: makes of what a process needs of a batch, the example axis the last that leaves share, what its devices get.
     """

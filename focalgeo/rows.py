@@ -97,7 +97,7 @@ class ReliabilityBin(Measured, tag="reliability_bin"):
 
 
 class Difference(Measured, tag="difference"):
-    """A metric with one method less that with another, on the same examples, with its paired 95% interval."""
+    """A metric of one method minus that of another, on the same examples, with its paired 95% interval."""
 
     # name: that of the metric and "_difference", as "ece_difference"
     low: float
@@ -148,7 +148,7 @@ class Trace(Measured, tag="trace"):
 
 
 class Sharpness(Measured, tag="sharpness"):
-    """How far a loss rises about the trained weights, or how much noise they bear."""
+    """How far a loss rises around the trained weights, or how much noise raises it by a set amount."""
 
     # name: "adaptive_sharpness", "average_sharpness", "pac_bayes_sigma", "relative_sigma", "fisher_rao_norm"
     error: float  # a standard error; of adaptive_sharpness how far it may fall short

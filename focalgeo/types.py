@@ -27,7 +27,7 @@ DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
 OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")  # metrics
 METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits are compared, where the names differ
 
-BAR = {"delay": 10, "leave": False, "disable": None, "dynamic_ncols": True}  # tqdm's, of work of over 10 seconds
+BAR = {"delay": 3, "leave": False, "disable": None, "dynamic_ncols": True}  # tqdm's, of work of over 3 seconds
 
 FEWEST_EXAMPLES = 30  # of val or test: of fewer neither a fit nor a measured calibration is worth anything
 # Limits that config fields, flags and library functions share.

@@ -287,3 +287,10 @@ assert {each.filename for each in caught} == {"<string>"}  # the line that calls
 """
     code, _, error = command("-W", "ignore", "-c", script)
     assert code == 0, error
+
+
+def test_what_takes_long_is_said_and_what_does_not_is_silent(capsys):
+    for seconds, took in ((60, 0), (0.01, 1)):
+        with files.waiting(f"after {seconds} s", seconds):
+            time.sleep(took)
+    assert capsys.readouterr().err == "after 0.01 s\n"

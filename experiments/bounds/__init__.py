@@ -101,7 +101,7 @@ def claims(runs, constants, finite):
         for number, (room, words, scale) in ALIKE.items():
             less, unit = numbers.change(*pair, number), " points" if scale == 100 else ""
             claim = f"γ = {gamma:g}: focal loss and cross-entropy + γ KL(p, uniform) are alike in {words}, "
-            because = f"focal less the other {shown(less, scale=scale, signed=True)}{unit}"
+            because = f"focal minus the other {shown(less, scale=scale, signed=True)}{unit}"
             yield Claim("focalgeo", f"{claim}to {scale * room:g}{unit}", numbers.alike(less, room), because)
     for loss, words in LOSSES.items():
         for number, said in FALLING.items():

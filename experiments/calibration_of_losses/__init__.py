@@ -175,7 +175,7 @@ def of_tasks(cells):
         losses = stored.by_loss(runs)
         for title, of in ((task, SHORT), (f"{task} more", LONG)):
             texts[title] = numbers.means_table(["loss"], losses, of, "seeds")
-        texts[f"{task} differences"] = numbers.changes_table(["less CE"], losses, SHORT)
+        texts[f"{task} differences"] = numbers.changes_table(["minus CE"], losses, SHORT)
     return texts
 
 

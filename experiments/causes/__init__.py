@@ -37,7 +37,7 @@ were right. All runs on CIFAR-10 are a record of commit 2d99825, which the comma
 and by (c) on CIFAR-10 is text, below.
 
 Verdicts by regime: a curvature is a cause where (c) shows its slope above 0 for an invariant trace; a common
-consequence of confidence where (d) explains more than half and (c) does not; else not told.
+consequence of confidence where (d) explains more than half and (c) does not; else undecided.
 """
 
 from collections.abc import Iterator

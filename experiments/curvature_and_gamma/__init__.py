@@ -195,7 +195,7 @@ def _slopes(runs, names: Iterable[str]) -> Iterator[list[str]]:
 
 def of_networks(runs):
     """Of each network: curvature by gamma, its changes from gamma 0, and outputs."""
-    tables, less = {}, {"ece": Number("ECE less that at γ = 0, %", 100)}
+    tables, less = {}, {"ece": Number("ECE minus ECE at γ = 0, %", 100)}
     for network, of_network in by_network(runs).items():
         gammas, means = of_gamma(of_network), numbers.means(CURVATURE)
         rows = [[gamma, *(cell(group) for cell in means.values())] for gamma, group in gammas.items()]

@@ -29,7 +29,7 @@ def inner_minimum(runs, trace: str) -> Minimum:
 
     It shows where the interval of c lies above 0 and that of the vertex within 0..1, and the least ECE lies inside for
     most seeds: a rise that grows steeper has such a parabola too. It does not where the interval of c lies below 0 or
-    that of the vertex outside; else it cannot be told.
+    that of the vertex outside; else it is undecided.
     """
     seeds = [group for group in points(runs, trace, has_log(runs, trace)) if len(group) > 3]
     fits = [fit([group], within=False) for group in seeds]
@@ -45,7 +45,7 @@ def shared_minimum(runs: Mapping[str, pd.DataFrame], trace: str, *, within: bool
 
     within: each network has its own constant, and u = log trace is scaled to 0..1 over its own range; else there is one
     constant and one range. It shows where 97.5% of the resamples or more have c > 0 and a vertex within 0..1, and the
-    least mean ECE lies inside for most groups; it does not where 2.5% or less have; else it cannot be told. Resamples
+    least mean ECE lies inside for most groups; it does not where 2.5% or less have; else it is undecided. Resamples
     draw the seeds of each network anew, all gammas of a seed together; the networks stay.
 
     Source: Lind & Mehlum, Oxford Bulletin of Economics and Statistics 72, 2010: a U needs a fall at the low end and a

@@ -10,12 +10,12 @@ the flatter; the Fisher-Rao norm w'Fw.
 
 Rank correlations, and partial ones: of ranks once a linear function of the ranks of accuracy and of the mean p of the
 label on test is taken from both. Between ways: 14 means over seeds, 95% by the bootstrap over ways. Within: each run
-less the mean of its way, 95% by the bootstrap over seeds. Hypotheses, written before the run: 1. between ways ECE as
+minus the mean of its way, 95% by the bootstrap over seeds. Hypotheses, written before the run: 1. between ways ECE as
 trained grows with the trace of cross-entropy's Hessian, and not with that of the own loss; 2. once accuracy and p of
 the label are held fixed nothing of this is left; 3. within a way, over seeds, there is no correlation but for NLL
 after T. Written before sharpness was measured: 4. between ways ECE goes with each measure of cross-entropy's sharpness
 as with its trace (with noise borne the other way), but for the noise that adds a tenth, from which confidence has gone;
-5. with accuracy and p of the label held fixed none of them is told from 0.
+5. with accuracy and p of the label held fixed none of them differs significantly from 0.
 """
 
 from collections.abc import Callable
@@ -116,7 +116,7 @@ def between(runs, *names: str) -> Interval:
 
 
 def within(runs, *names: str) -> Interval:
-    """Over runs, each less the mean of its way of training; 95% by the bootstrap over seeds, of all ways at once."""
+    """Over runs, each minus the mean of its way of training; 95% by the bootstrap over seeds, of all ways at once."""
     ways = [group.set_index("seed")[list(names)] for group in groups(runs).values()]
     table = pd.concat(ways, axis=1, join="inner").sort_index().to_numpy()
     table = (table - table.mean(0)).reshape(len(table), len(ways), len(names))
@@ -157,7 +157,7 @@ def confidence_table(runs):
 def outputs_table(runs):
     """Accuracy and calibration by way of training, with the paired difference of ECE to cross-entropy."""
     ways = groups(runs)
-    less = {"ece": Number("ECE less cross-entropy's, %", 100)}
+    less = {"ece": Number("ECE minus cross-entropy's, %", 100)}
     columns = numbers.means(MEASURED)
     return numbers.table(["trained with"], ways, columns | numbers.changes(less, ways[WAYS["ce"][0]]))
 

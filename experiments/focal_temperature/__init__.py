@@ -99,8 +99,8 @@ def gain(runs, name: str) -> pd.Series:
 def choice_gain(runs, method: str, name: str) -> Interval:
     """How much lower a metric is where the method was fitted by it in place of the other criterion, in %.
 
-    "adaptive_ece" in place of "nll" or the reverse: 1 less the ratio of means over losses, by seed (Komisarenko & Kull,
-    5.2); of others' outputs by random half.
+    "adaptive_ece" in place of "nll" or the reverse: 1 minus the ratio of means over losses, by seed (Komisarenko &
+    Kull, 5.2); of others' outputs by random half.
     """
     other = "nll" if name == "adaptive_ece" else "adaptive_ece"
     values = pd.DataFrame({by: metric(runs, f"{method}/{by}", name) for by in (name, other)}).groupby(runs.seed).mean()

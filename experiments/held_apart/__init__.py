@@ -11,7 +11,7 @@ Hypotheses, written before the run: 1. on val gamma moves the trained loss's lam
 does, and cross-entropy's less than learning rate and batch size do; 2. on train gamma moves cross-entropy's most; 3.
 the signs seen at one recipe hold at every setting. Spreads and slopes are by seed. gamma moves a curvature more than
 another factor where the difference of the spreads has an interval above 0 with all levels, without the highest rates
-and without batches of 16; where the three disagree it cannot be told.
+and without batches of 16; where the three disagree it is undecided.
 """
 
 from itertools import product
@@ -107,7 +107,7 @@ def _more(title, factor, parts):
 def _everywhere(title, changes):
     verdicts = [numbers.verdict(interval(column)) for column in changes.reshape(len(changes), -1).T]
     falls, rises, untold = (verdicts.count(said) for said in (SHOWS, NOT, UNTOLD))
-    because = f"of {len(verdicts)} settings it falls in {falls}, rises in {rises}, and is not told in {untold}"
+    because = f"of {len(verdicts)} settings it falls in {falls}, rises in {rises}, and is undecided in {untold}"
     claim = f"{title} falls with γ at every learning rate, batch size and optimiser"
     return Claim("focalgeo", claim, numbers.joined(verdicts), because)
 

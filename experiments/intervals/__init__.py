@@ -7,11 +7,11 @@ The truth is the metric of a million fresh examples. Real: examples are drawn wi
 of each file of logits/ in FOCALGEO_DATA, whose metric is the truth.
 
 A seed is 100 data sets of each cell, each resampled 300 times. Intervals, from the same resamples: "focalgeo", of
-`bootstrap` as it is now; "before", as it was when this was asked: the value less the bias of resampling +- 1.96
+`bootstrap` as it is now; "before", as it was when this was asked: the value minus the bias of resampling +- 1.96
 standard deviations, of squares where 0 is within reach; "hull", the least interval that contains "before" and the value
 +- 1.96 standard deviations; "percentile", the 2.5% and 97.5% quantiles; "BCa", those moved by the share of resamples
 below the value and by their skewness / 6, in place of the jackknife's. Ends below 0 are 0. The difference is the ECE of
-the outputs less their ECE at a temperature of 1.25: "focalgeo" is the interval of `paired_bootstrap`, "before" the
+the outputs minus their ECE at a temperature of 1.25: "focalgeo" is the interval of `paired_bootstrap`, "before" the
 difference +- 1.96 standard deviations.
 
 Smooth ECE is measured in cells of 1,000 examples and at most 10 classes. No other library that is installed here gives

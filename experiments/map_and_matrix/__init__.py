@@ -11,8 +11,8 @@ seeds.
 Hypotheses, written before the run: 1. gamma's gain lies in "right or wrong", and it lowers the error by confidence;
 class-wise scaling lowers that of the class shares; 2. the gains add up: the interaction lies within a quarter of
 their sum; 3. the fitted gamma rises with that of training, by as much (seen on 20 Newsgroups before, some two above).
-"Adds up" shows where the interaction, less or plus a quarter of the summed gains of the same seed, leaves no doubt
-that it is no larger, and is told only where both gains are shown. Errors are cut at 0.
+"Adds up" shows where the interaction, minus or plus a quarter of the summed gains of the same seed, leaves no doubt
+that it is no larger, and is judged only where both gains are significant. Errors are cut at 0.
 """
 
 from collections.abc import Callable
@@ -122,7 +122,7 @@ class Set(NamedTuple):
 
 
 def sets(runs) -> dict[str, Set]:
-    """Set of outputs -> its runs; "each": the gain of both less the gains of each, 0 where they add up."""
+    """Set of outputs -> its runs; "each": the gain of both minus the gains of each, 0 where they add up."""
     by_name = {}
     for name, group in runs.groupby("set", sort=False):
         values = pd.DataFrame([pd.DataFrame(parts).unstack() for parts in group.parts])
@@ -172,7 +172,7 @@ def _adds_up(name, results):
 
 def gains_table(runs):
     """Gains over temperature scaling, in thousandths of a nat, in each part; of two classes there is one part."""
-    yield "outputs", "n", "part", "γ", "classes", "both", "both less each"
+    yield "outputs", "n", "part", "γ", "classes", "both", "both minus each"
     for name, results in sets(runs).items():
         for part in PARTS if results.values["as given", "which else"].any() else ("nll",):
             gains = (results.signed(gain[part]) for gain in results.gains.values())
@@ -193,7 +193,7 @@ def errors_table(runs):
 def by_gamma(cells) -> dict[str, tuple[pd.DataFrame, pd.Series]]:
     """Task -> the fitted gamma by NLL, [seeds, gammas of training], and by seed what fitting it saves.
 
-    That is the NLL with training's gamma and T less that with a fitted gamma and T, a mean over the gammas. Of
+    That is the NLL with training's gamma and T minus that with a fitted gamma and T, a mean over the gammas. Of
     cross-entropy and the focal losses with one gamma, where there are three or more.
     """
     by_name = {}
@@ -214,7 +214,7 @@ def line(fitted) -> list[Interval]:
 
 def gamma_table(cells):
     """The fitted gamma by that of training, with the line through them."""
-    saving = "NLL with training's γ less that with the fitted, mnat"
+    saving = "NLL with training's γ minus that with the fitted, mnat"
     yield "task", *(f"γ = {gamma:g}" for gamma in TRAINED.values()), "slope", "line at 0", saving
     for title, (fitted, saved) in by_gamma(cells).items():
         means = [interval(fitted.get(gamma, [])) for gamma in TRAINED.values()]

@@ -21,7 +21,7 @@ configs/cifar10.py:quick has it with cross-entropy (--augmented), of naive Bayes
 digits that are trained on 297; and of the sets of two classes. All rules see the same outputs, cross-fitted in five
 folds. "three" mixes temperature, focal vector and matrix scaling, "mixture" also the outputs as given, focal
 temperature scaling and with two classes beta calibration and isotonic regression, without numbers of each class where
-val lacks a class; weights by EM. "mixture or plainer", the rule before, is the plainest within half a standard error
+val lacks a class; weights by EM. "mixture or plainer", the rule before, is the simplest within half a standard error
 of the best of as given where the score test of T = 1 has p of 0.05 or more, temperature scaling and the mixture. "as
 given or mixture", the rule now, leaves temperature scaling out; its mixture has Platt scaling too, and gives each
 member 0.2 / classes examples beforehand. That was picked on these sets, so ten sets of two classes were named to
@@ -77,7 +77,7 @@ PARTS = {  # of what the rules are tried on -> kinds of sets, sizes of val, most
 }
 NOISY = ("real", "posts", "two classes", "confirming")  # kinds of sets whose labels are real
 WORST = 40  # of a set of "real" at one size of val
-PAIRS = (  # method, less which
+PAIRS = (  # method, minus which
     (PLAIN, "uncalibrated"),
     ("focal_temperature_scaling", PLAIN),
     ("focal_vector_scaling", "vector_scaling"),
@@ -112,7 +112,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
 
 
 def claims(methods=None, rules=None):
-    """What the rule of choice is held to; for each network whether a method's NLL is below a plainer one's."""
+    """What the rule of choice is held to; for each network whether a method's NLL is below a simpler one's."""
     yield from () if rules is None else _of_rule(regrets(rules))
     for network, runs in by_method(methods) if methods is not None else ():
         for one, other in PAIRS:
@@ -123,7 +123,7 @@ def claims(methods=None, rules=None):
 
 
 def less(one: pd.DataFrame, other: pd.DataFrame, score: str, scale: float = 1.0) -> Interval:
-    """A score of some fits less that of others, over the splits."""
+    """A score of some fits minus that of others, over the splits."""
     return resampled_interval(scale * (column(one, score) - column(other, score)).dropna())
 
 
@@ -134,9 +134,9 @@ def by_method(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, pd.DataFrame]
 
 
 def regrets(rules: pd.DataFrame) -> pd.DataFrame:
-    """Of each split and rule: NLL less the least mean NLL of a method on that set and size, in 1e-4 nats.
+    """Of each split and rule: NLL minus the least mean NLL of a method on that set and size, in 1e-4 nats.
 
-    Of calibrated truths it is less that of the outputs as given.
+    Of calibrated truths minus that of the uncalibrated outputs.
     """
     cell = ["kind", "set", "examples"]
     methods = pd.DataFrame(list(rules.nll)).join(rules[[*cell, "seed"]])
@@ -187,7 +187,7 @@ def _of_rule(every):
     if OLD in set(every.rule):
         noisy = every[every.kind.isin(NOISY)]
         shares = (by_seed(rule, lambda runs: 100 * (runs.beyond > 0).mean(), noisy) for rule in (RULE, OLD))
-        words = f": no oftener worse than temperature scaling beyond noise than {OLD}"
+        words = f": significantly worse than temperature scaling no more often than {OLD}"
         said.append((words, numbers.paired(*shares), 1e-9, {"unit": "% of splits"}))
     for words, difference, margin, how in said:
         yield told("focalgeo", f"{RULE}{words}", difference, margin=margin, **{"unit": "1e-4 nats"} | how)
@@ -197,10 +197,10 @@ def _of_rule(every):
 
 
 def rules_table(rules) -> str:
-    """Each rule's NLL on test less that of the best method in hindsight of a set and size, 1e-4 nats, means over these.
+    """Each rule's NLL on test minus that of the best method in hindsight of a set and size, 1e-4 nats; means of them.
 
-    In brackets the worst of them. On how many of a hundred splits of real labels NLL is worse / better than temperature
-    scaling's beyond noise; ECE and accuracy in percent and Brier score in thousandths, of real sets.
+    In brackets the worst of them. On how many of a hundred splits of real labels NLL is significantly worse / better
+    than temperature scaling's; ECE and accuracy in percent and Brier score in thousandths, of real sets.
     """
 
     def of_part(part, found):
@@ -227,7 +227,7 @@ def title(name: str) -> str:
 
 
 def methods_table(methods, choice):
-    """Each method less temperature scaling."""
+    """Each method minus temperature scaling."""
     yield "network", "method", *(head for _, head in SCORES.values()), "recommended", "processor s"
     for network, runs in by_method(methods):
         chosen = Counter(rows_where(choice, network=network).chosen)
@@ -237,7 +237,7 @@ def methods_table(methods, choice):
 
 
 def choice_table(choice):
-    """The recommended methods, and on how many splits they were beyond noise worse / better than the plain ones."""
+    """The recommended methods, and on how many splits they were significantly worse / better than the plain ones."""
     heads = ("network", "recommended, splits", "against", "another than it", SCORES["nll"][1])
     yield *heads, "NLL worse / better", "Brier", "ECE", "accuracy"
     for network, runs in choice.groupby("network", sort=False):
@@ -252,8 +252,8 @@ def choice_table(choice):
 
 
 def peers_table(methods, peers):
-    """Other libraries' NLL less that of temperature scaling here, and less that of the same method here."""
-    heads = ("network", "library", "method", "NLL less temperature scaling", "NLL less the same here")
+    """Other libraries' NLL minus that of temperature scaling here, and minus that of the same method here."""
+    heads = ("network", "library", "method", "NLL minus temperature scaling", "NLL minus the same here")
     yield *heads, "labels given 0", "processor s", "here"
     here = dict(by_method(methods))
     for (network, name), group in peers.groupby(["network", "method"], sort=False):
@@ -269,12 +269,12 @@ def peers_table(methods, peers):
 
 
 def two_classes_table(two_classes):
-    """NLL on test of the choice less that of the best of scikit-learn's three on each set, by its mean over splits.
+    """NLL on test of the choice minus that of the best of scikit-learn's three on each set, by its mean over splits.
 
     "Least" is the method of the least cross-fitted NLL on val, whatever the noise, in place of the choice.
     """
     heads = ("set, classifier", "val", "chosen, splits", "scikit-learn's best", "its NLL, 1/1000 nat")
-    yield *heads, "choice less it", "least less it"
+    yield *heads, "choice minus it", "least minus it"
     for name, runs in two_classes.groupby("set", sort=False):
         nll = pd.DataFrame(list(runs.nll))
         theirs = nll.filter(like="scikit-learn")

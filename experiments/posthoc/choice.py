@@ -36,7 +36,7 @@ Z = 1.96
 
 
 class HeldOut(NamedTuple):
-    """How each method does on val, each fold by a fit of the others; plainest method first."""
+    """How each method does on val, each fold by a fit of the others; simplest method first."""
 
     names: tuple[str, ...]
     gain: np.ndarray  # log-probability of the label [methods, examples]
@@ -69,7 +69,7 @@ def named(text: str) -> Rule:
 
 
 def held_out(compared: calibration.Comparison, names: Sequence[str], labels: np.ndarray) -> HeldOut:
-    """What a rule is told of val."""
+    """What a rule may know of val."""
     log_probs = {held.method.name: np.float64(held.log_probs) for held in compared.held_out}
     of_label = np.array([log_probs[name][np.arange(len(labels)), labels] for name in names])
     admitted = np.array([name not in compared.choice.refused for name in names])
@@ -99,7 +99,7 @@ def of_rules(
 ) -> dict[str, Any]:
     """NLL on test of each method, and of each rule NLL, Brier score, accuracy, ECE and how it does against temperature.
 
-    That is 1 where its NLL is worse beyond noise (1.96 standard errors of the paired difference), -1 where better.
+    That is 1 where its NLL is significantly worse (1.96 standard errors of the paired difference), -1 where better.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of outputs that look wrong, as a naive Bayes is

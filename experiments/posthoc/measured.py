@@ -73,7 +73,7 @@ def scores(log_probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def method_names() -> list[str]:
-    """The methods that can be fitted without knowing how a network was trained, plainest first."""
+    """The methods that can be fitted without knowing how a network was trained, simplest first."""
     return list(calibration.usable(calibration.METHODS, {}, 100))
 
 
@@ -111,7 +111,7 @@ def of_method(method: str, val: Half, test: Half, seed: int) -> list[dict[str, A
 
 
 def less(log_probs: Any, against: Any, labels: np.ndarray, seed: int) -> dict[str, list[float]]:
-    """Metrics of one method less those of another, with their 95% intervals by the bootstrap."""
+    """Metrics of one method minus those of another, with their 95% intervals by the bootstrap."""
     metrics = functools.partial(calibration.all_metrics, names=COMPARED)
     pairs = calibration.paired_bootstrap(metrics, log_probs, against, labels, jax.random.key(seed), NUM_RESAMPLES)
     return {name: [float(pair.difference), float(pair.low), float(pair.high)] for name, pair in pairs.items()}

@@ -38,7 +38,7 @@ FIELDS = {
 IMPLIED = "loss_implied_temperature_scaling"
 OF_CELLS = {"ce": 0.0, "fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl5": 5.0}  # loss -> gamma
 NUMBERS = {"gap": "the gap of NLL between train and val", "ln T0": "cross-entropy's T"}  # of rules
-BESIDE = {"less CE": "CE", "less FL-3": "FL-3", "above the least": "least"}  # words -> what a rule's ECE is less
+BESIDE = {"minus CE": "CE", "minus FL-3": "FL-3", "above the least": "least"}  # words -> what a rule's ECE is less
 LARGER = {gamma: f"γ = {gamma:g}" for gamma in GAMMAS[1:]}
 TAGS = {"gamma": "gamma", "seed": "seed"}
 SAME = 0.15  # how far ln T may lie from another that counts as the same: 15%
@@ -84,7 +84,7 @@ def of_cells(cells: pd.DataFrame) -> pd.DataFrame:
 def beside_cross_entropy(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """The runs, each with cross-entropy's of the same setting and seed: "T0", "ece0", and the "gap" of its NLL.
 
-    gap: NLL on val less that on train, in nats.
+    gap: NLL on val minus NLL on train, in nats.
     """
     plain = runs[runs.gamma == 0].set_index([*by, "seed"])
     plain = pd.DataFrame(
@@ -217,7 +217,7 @@ def claims(runs, cells):
         del measured["line"]
         for (where, values), beside in product(measured.items(), ("CE", "FL-3")):
             claim = f"{place(where)}: ECE as trained with the γ that {NUMBERS[number]} names is lower than {beside}'s"
-            yield numbers.told("focalgeo", claim, values[f"less {beside}"], unit="points")
+            yield numbers.told("focalgeo", claim, values[f"minus {beside}"], unit="points")
 
 
 def same(source: str, claim: str, logs: pd.Series, wanted: float) -> Claim:
@@ -259,7 +259,7 @@ def temperatures_table(runs, cells):
 
 def rules_table(runs, cells):
     """Rules fitted on half of the settings and tested on what they have not seen: ECE as trained, in points."""
-    yield "gamma by the rule", "tested on", "gamma", "ECE, %", "less CE's", "less FL-3's", "above the least"
+    yield "gamma by the rule", "tested on", "gamma", "ECE, %", "minus CE's", "minus FL-3's", "above the least"
     for number, measured in rules(runs, cells).items():
         slope, intercept = measured.pop("line")
         for where, values in measured.items():
@@ -281,7 +281,7 @@ def fit(runs, cells):
         needed.plot(group.gap, group.gamma, label=place(task), **look)
     grid = np.linspace(of_all.gap.min(), of_all.gap.max(), 200)
     needed.plot(grid, by_rule(grid, *rules(runs, cells)["gap"]["line"]), color="0.5", label="rule")
-    needed.set(xlabel="NLL on val less that on train, cross-entropy (nats)", ylabel="γ that needs no temperature")
+    needed.set(xlabel="NLL on val minus NLL on train, cross-entropy (nats)", ylabel="γ that needs no temperature")
     return figures.legend(figure, columns=5)
 
 

@@ -9,8 +9,8 @@ lambda_max and trace of cross-entropy's Hessian on 359 examples of val; accuracy
 A share of the way is the difference of the switched network to the one that went on with the first loss for as long,
 over the difference of the two losses' networks after 60 epochs; of curvature in logarithms. Mean over mean, 95% by
 the bootstrap over seeds. Hypotheses, written before the run: 1. from half way a switched network ends where the other
-loss's does, in ECE within a point, in the trace within a tenth; 2. to focal loss more than half of the way of ECE is
-gone within two epochs, and the trace goes along; 3. the way back takes longer; 4. after the end the same holds,
+loss's does, in ECE within a point, in the trace within a tenth; 2. to focal loss ECE moves more than half of the way
+within two epochs, and the trace goes along; 3. the way back takes longer; 4. after the end the same holds,
 slower.
 """
 
@@ -154,7 +154,7 @@ def at_epoch(runs, name: str, epoch: float) -> pd.Series:
 def gone(runs, source: float, point: tuple[int, str], name: str, epoch: float) -> np.ndarray:
     """[seeds, 2]: of each seed, how far a switched network is from one that was not, and how far the losses' ends are.
 
-    Both are differences of the other loss's network less the first's; the first is of networks that went on from the
+    Both are differences of the other loss's network minus the first's; the first is of networks that went on from the
     same checkpoint for as many epochs, the second of those trained throughout.
     """
     gammas = other_of(source), source
@@ -165,7 +165,7 @@ def gone(runs, source: float, point: tuple[int, str], name: str, epoch: float) -
 
 
 def share_less(one: np.ndarray, *others: np.ndarray) -> Interval:
-    """A share of the way, mean over mean, less others': 95% by the bootstrap over seeds, the same for all."""
+    """A share of the way, mean over mean, minus others': 95% by the bootstrap over seeds, the same for all."""
 
     def statistic(seeds):
         shares = [np.divide(*np.moveaxis(pairs[seeds].mean(-2), -1, 0)) for pairs in (one, *others)]
@@ -204,14 +204,14 @@ def _of_switch(runs, source: float, point: tuple[int, str]):
             f"difference of log {shown(trace, signed=True)}",
         ),
         (
-            f"after {EARLY} epochs more than half of the way of ECE is gone",
+            f"after {EARLY} epochs ECE has moved more than half of the way",
             numbers.verdict(half, falls=False),
             f"{shown(early, scale=100)}%",
         ),
         (
             "by then the trace has gone as much of its way, to a quarter of it",
             numbers.alike(along, SHARE_ROOM),
-            f"share of the trace less that of ECE {shown(along, scale=100, signed=True)} points",
+            f"share of the trace minus share of ECE {shown(along, scale=100, signed=True)} points",
         ),
     ):
         yield Claim("focalgeo", f"{LOSS[source]} to {LOSS[other]}, {POINTS[point]}: {claim}", verdict, because)

@@ -123,7 +123,7 @@ QUESTION = Question(
     claims,
     tables={
         "numbers": lambda runs: numbers.means_table(["trained with"], groups(runs), NUMBERS),
-        "changes": lambda runs: numbers.changes_table(["less cross-entropy's"], groups(runs), NUMBERS),
+        "changes": lambda runs: numbers.changes_table(["minus cross-entropy's"], groups(runs), NUMBERS),
         "cost": cost_table,
     },
     figures={"calibration": calibration},

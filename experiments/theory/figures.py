@@ -192,7 +192,7 @@ def proper_risk(q: np.ndarray, gamma: float) -> np.ndarray:
 
 
 def map_difference(q: np.ndarray, gamma: float, temperature: float) -> np.ndarray:
-    """The focal map of q [points, 3] less its temperature scaling, in probability."""
+    """The focal map of q [points, 3] minus its temperature scaling, in probability."""
     log_q = np.log(q).astype(np.float32)
     ends = calibration.focal_calibration(log_q, gamma), calibration.temperature_scaling(log_q, temperature)
     return np.subtract(*np.exp(np.array(ends, float)))

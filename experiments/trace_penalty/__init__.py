@@ -232,7 +232,7 @@ def weights_table(runs, form: str):
     for penalty, group in at_best_rate(runs, form).items():
         ended = learned(group)
         groups[f"{penalty:g}", f"{group.rate.iloc[0]:g}", len(group), len(group) - len(ended)] = ended
-    less = {"ece": Number("ECE less that of λ = 0", 100), "accuracy": Number("accuracy less", 100)}
+    less = {"ece": Number("ECE minus ECE at λ = 0", 100), "accuracy": Number("accuracy less", 100)}
     columns = numbers.means(COLUMNS) | numbers.changes(less, next(iter(groups.values())))
     return numbers.table(["λ", "rate", "seeds", "at chance"], groups, columns)
 

@@ -105,7 +105,7 @@ def _numbers(path: np.ndarray, points: np.ndarray, labels: np.ndarray) -> dict[s
 
 
 def less(runs, deviation: float, name: str) -> numbers.Interval:
-    """Focal loss less cross-entropy, paired by sample."""
+    """Focal loss minus cross-entropy, paired by sample."""
     return numbers.paired(*(column(runs, name, deviation=deviation, loss=loss) for loss in ("fl1", "ce")))
 
 
@@ -113,7 +113,7 @@ def claims(runs):
     """Each statement for each deviation above 0, and the known limit."""
     for (source, words, name, falls), deviation in product(STATEMENTS, DEVIATIONS[1:]):
         difference = less(runs, deviation, name)
-        yield numbers.told(source, f"deviation {deviation:g}: {words}", difference, falls=falls, what="FL-1 less CE")
+        yield numbers.told(source, f"deviation {deviation:g}: {words}", difference, falls=falls, what="FL-1 minus CE")
     for loss, limit in LIMITS.items():
         error = (column(runs, "weight norm", deviation=0.0, loss=loss) - limit).abs().max()
         claim = f"without spread ‖w‖ of {TITLES[loss]} is {limit:.4f}"
@@ -131,7 +131,7 @@ def norms_table(runs):
             yield f"{deviation:g}", title, *(cell(of_loss) for cell in means.values())
         if deviation:
             changes = numbers.changes(COLUMNS, every["CE"])
-            yield "", "FL-1 less CE", *(cell(every["FL-1"]) for cell in changes.values())
+            yield "", "FL-1 minus CE", *(cell(every["FL-1"]) for cell in changes.values())
 
 
 COLOURS = {"ce": figures.BLUE, "fl1": figures.RED}

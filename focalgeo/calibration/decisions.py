@@ -67,7 +67,7 @@ def prediction_sets(
 
         lac   1 - p_k: sets are smallest on average, and may be empty
         aps   the sum of p_j over classes ranked before k, and u p_k, u uniform from 0 to 1: larger where it is harder
-        raps  that of aps, and penalty max(0, rank of k - free): large sets are rare
+        raps  the score of aps, and penalty max(0, rank of k - free): large sets are rare
 
     Args:
         val_log_probs: Float [n, classes], by a calibration that has not seen these examples.
@@ -77,17 +77,17 @@ def prediction_sets(
         kind: "lac", "aps" or "raps".
         part: What has that coverage: "all" examples taken together, those of each "class", those of each "group", or
             those of each "class_cluster", classes whose scores are alike on one half of val; the other half gives the
-            thresholds, and classes too rare to be told are one cluster.
+            thresholds, and classes too rare to be compared are one cluster.
         groups: For "group": the name of each example's group, (of val [n], of the others [examples]).
         clusters: [n], which examples of val belong together. Sets then hold the label of an example of a new cluster
             with that probability; every cluster counts as one example.
-        penalty: Of "raps", 0 or more; None for that of 0.001, 0.01, 0.1, 0.2 and 0.5 with the smallest sets on a fifth
-            of val, which then sets no threshold.
-        free: Ranks of "raps" that have no penalty; None for the rank within which the label lies with probability
+        penalty: For "raps", 0 or more; None takes the one of 0.001, 0.01, 0.1, 0.2 and 0.5 with the smallest sets on a
+            fifth of val, which then sets no threshold.
+        free: Ranks that have no penalty in "raps"; None takes the rank within which the label lies with probability
             `coverage` on that fifth.
-        least_one: Whether the predicted class is always a member, so that no set is empty. Sets then hold the label
-            more often than promised: `expected`, `low` and `high` are those without it.
-        seed: Of u, of that fifth, of the halves of val and of clusters of classes.
+        least_one: Whether the predicted class is always a member, so that no set is empty. Sets then contain the
+            label more often than promised: `expected`, `low` and `high` are for sets without it.
+        seed: Seed of u, of that fifth, of the halves of val and of the clusters of classes.
 
     Source: Vovk, Gammerman & Shafer (2005); Sadinle, Lei & Wasserman, JASA 114 (2019), lac; Romano, Sesia & Candes,
     NeurIPS 2020, aps; Angelopoulos et al., ICLR 2021, raps; Ding et al., NeurIPS 2023, clusters of classes; Lee,
@@ -196,9 +196,9 @@ def answers(
 ) -> Answers:
     """The predictions to give, and where to abstain, so that at most a share `error_at_most` of the answers is wrong.
 
-    The bound holds for examples to come with probability `confidence` over val. Thresholds that answer 1/20, 2/20, ...
-    of val are tested in turn, each that its answers' error is above the bound, by the exact binomial test; the last one
-    before a test fails is taken. The first is that of which half of the errors that are allowed would pass.
+    The bound holds for new examples with probability `confidence` over val. Thresholds that answer 1/20, 2/20, ... of
+    val are tested in turn by the exact binomial test, whose null hypothesis is an error above the bound. The last
+    threshold before a test fails is taken. The tests begin where half of the allowed errors would pass.
 
     Args:
         val_log_probs: Float [n, classes], by a calibration that has not seen these examples.
@@ -245,9 +245,9 @@ def least_cost(log_probs: LogProbs, costs: Float[Array, "classes actions"]) -> A
     """The action a with the least sum_k p_k costs[k, a], for each example; of equal ones the first.
 
     Args:
-        log_probs: Float [examples, classes], calibrated: only then is the cost that is expected what comes.
-        costs: Float [classes, actions], of each action where k is the label, in any unit. Of 1 less the identity the
-            action is the predicted class, and its cost the share of errors.
+        log_probs: Float [examples, classes], calibrated: only then do costs come out as expected.
+        costs: Float [classes, actions], the cost of each action where k is the label, in any unit. With costs of 1
+            minus the identity, the action is the predicted class, and its cost the share of errors.
 
     Source: Elkan, IJCAI 2001.
 

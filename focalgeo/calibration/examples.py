@@ -34,7 +34,7 @@ class Clusters(NamedTuple):
     def of(cls, clusters: object, labels: Array, weights: object = None) -> "Clusters | None":
         """Those named by numbers or names, one for each label; None stays None.
 
-        With weights each example is a cluster, if none are named, as if it stood there so often.
+        With weights each example is a cluster, if none are named, as if its row were repeated.
         """
         if clusters is None and weights is None:
             return None
@@ -164,13 +164,13 @@ def binary_outputs(
     clusters: Array | None = None,
     weights: Array | None = None,
 ) -> Outputs:
-    """Each pair of a row and a label as an example of the classes 0, not so, and 1.
+    """Make an example of two classes of each pair of a row and a label: class 1 where the row has the label.
 
     Args:
         scores: Float [rows, labels], logits s of P(label) = sigmoid(s); scores that may be probabilities are warned of.
         labels: [rows, labels] of 0 and 1, any number of ones in a row; NaN or -1 where a label is missing.
-        names: Of the labels; None names them 0, 1, ...
-        clusters: [rows], what rows belong together; None takes each by itself.
+        names: Names of the labels; None names them 0, 1, ...
+        clusters: [rows], which rows belong together; None takes each by itself.
         weights: Float [rows], how often each counts.
 
     Returns:

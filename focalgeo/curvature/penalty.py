@@ -60,9 +60,9 @@ def value_and_trace(
 
 
 def with_trace_penalty(loss: Callable[..., Array], weight: float | Array) -> Callable[..., Array]:
-    """The function (params, key, *inputs) -> loss(params, *inputs) + weight v' H v, v' H v as of `value_and_trace`.
+    """The function (params, key, *inputs) -> loss(params, *inputs) + weight v' H v, with v' H v of `value_and_trace`.
 
-    In a training loop it stands where the loss stood, `jax.value_and_grad(with_trace_penalty(loss, 1e-3))`, and takes a
+    In a training loop it replaces the loss, `jax.value_and_grad(with_trace_penalty(loss, 1e-3))`, and takes a
     fresh key at every step. Where the trace is that of another loss than the one trained with, call `value_and_trace`.
 
     Args:
@@ -104,8 +104,8 @@ def outputs_and_trace(
     through it costs about 2.65 plain gradients of floating-point operations, through the Hessian's about 4.3
     (experiments/accelerators).
 
-    Of the Hessian it is `value_and_trace` with the network's own results, so that other losses of the same outputs take
-    no second forward pass.
+    For the Hessian it is `value_and_trace` with the network's own results, so that other losses of the same outputs
+    take no second forward pass.
 
     Args:
         network: params -> (outputs, auxiliary results), arrays; it cannot branch in Python on a value.

@@ -142,7 +142,7 @@ def noise_rises(
 
 
 def pac_bayes_sigma(loss, params: PyTree, key: Array | int, *, rise: float = 0.1, num_samples: int = 32) -> Estimate:
-    """The sigma at which E L(w + sigma xi) - L(w) = rise, xi standard normal: the flatter, the more noise is borne.
+    """The sigma at which E L(w + sigma xi) - L(w) = rise, xi standard normal: the flatter, the larger.
 
     By bisection of log sigma with the same xi at every sigma, from 1e-9 to 1e6; where the mean rise is not
     monotone, one of its crossings. To second order sqrt(2 rise / Tr H).
@@ -197,7 +197,7 @@ def pac_bayes_sigma(loss, params: PyTree, key: Array | int, *, rise: float = 0.1
 def fisher_rao(logits, params: PyTree) -> Array:
     """Each example's share of the Fisher-Rao norm w' F w, w' J' (diag p - p p') J w: the variance of J w under p.
 
-    F is the network's own Fisher matrix, labels drawn from its softmax p, as of `fisher_vp`, and J the Jacobian of an
+    F is the network's own Fisher matrix, labels drawn from its softmax p, as in `fisher_vp`, and J the Jacobian of an
     example's logits. The norm, in Liang et al. its square, is the mean over examples, and `sample_mean` of these
     numbers has the error of taking so few of them. It does not change when one layer of a ReLU network is multiplied
     and another divided.

@@ -72,7 +72,7 @@ def read_outputs(source: str, keys: Keys, *, where: str, floor: float | None = N
     if is_probs:
         unit, logits = _unit(logits), floored_log(logits, floor or PROBABILITY_FLOOR)
     elif scores.dtype.itemsize > 4 and np.abs(logits).max() > _LARGE_LOGIT:
-        # float32 would round their differences away, so each row less its maximum comes first
+        # float32 would round their differences away, so each row minus its maximum comes first
         logits = scores.astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
     return outputs._replace(
@@ -160,7 +160,7 @@ def _faults(outputs):
     wrong = ~(of_label > np.float64(scores.max(axis=1)) - _LARGEST_GAP)
     if wrong.any():
         what = f"has a score, or one less than {_LARGEST_GAP:g} below the largest"
-        yield f"in {place(np.argmax(wrong))} no class, or not that of the label, {what}: mend or remove it"
+        yield f"in {place(np.argmax(wrong))} no class, or not that of the label, {what}: fix or remove it"
     if is_labelled and labels.min() == labels.max():
         yield f"all labels are {labels[0]}, one class: calibration needs examples of two or more"
     for role in ("group", "cluster"):
@@ -179,7 +179,7 @@ def _faults_of_scores(scores, kind, place="row {}".format, is_column=False):
     if wrong.any():
         what = f"{kind} of {wrong.sum()} examples are NaN, infinite or beyond {_LARGEST_LOGIT:g}"
         low = kind == "logits" and (scores <= _LARGEST_LOGIT).all()  # and no NaN; -inf has been taken out
-        mend = "give -inf for a class that cannot be, in its column alone" if low else "remove or mend them"
+        mend = "give -inf for a class that cannot be, in its column alone" if low else "remove or fix them"
         yield f"{what}, the first in {place(np.argmax(wrong))}: {mend}"
     if kind == "probs" and (wrong := _are_wrong(scores)).any():
         row, what, cells = np.argmax(wrong), "rows of probs are negative or do not sum to 1", scores

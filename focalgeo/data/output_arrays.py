@@ -189,11 +189,11 @@ def _class_numbers(outputs, positive, where):
     numbers = pandas.Index(classes or ()).get_indexer(texts)
     if (numbers >= 0).all():
         return numbers
-    row, mend = np.argmin(numbers), "mend it, or name class 1 of two by --positive=NAME"
+    row, mend = np.argmin(numbers), "fix it, or name class 1 of two by --positive=NAME"
     what = f"none of {', '.join((classes or ())[:8])}"
     wrong = pandas.to_numeric(pandas.Series(texts), errors="coerce").isna()
     if not (is_column or positive) and 0 < wrong.mean() < 0.5:  # numbers, but for some
-        row, what, mend = np.argmax(wrong), "no class number", "mend it, or leave out the row"
+        row, what, mend = np.argmax(wrong), "no class number", "fix it, or leave out the row"
     elif not classes or not (is_column or positive or labels.dtype.kind == "U"):
         return labels
     raise InputError(f"{where}, {outputs.place(row)}: label {shown(labels[row])!r} is {what}: {mend}")

@@ -174,7 +174,7 @@ def read_columns(location: str, label: str | None = None) -> RawDataset:
         wrong = pandas.to_numeric(column, errors="coerce").isna() if words else column.isna()
         if wrong.any():
             what = (
-                f"{name} is {shown(column[wrong].iloc[0])!r}, among more than {_MOST_WORDS} words: mend it, or make all"
+                f"{name} is {shown(column[wrong].iloc[0])!r}, among more than {_MOST_WORDS} words: fix it, or make all"
             )
             mend = f"{what} numbers" if words else f"{name} is empty: fill it in"
             where = f"{source.where}, {table.index.name} {wrong.idxmax()}"
@@ -198,7 +198,7 @@ def _dataset(source: sources.Source, splits: dict[str, Split]) -> RawDataset:
         wrong = ~(np.abs(x) <= _LARGEST).all(axis=tuple(range(1, x.ndim)))
         if wrong.any():
             what = f"row {np.argmax(wrong)} of {part} holds NaN, infinity or more than {_LARGEST:g}"
-            raise InputError(f"{source.where}: {what}: mend it or leave it out")
+            raise InputError(f"{source.where}: {what}: fix it or leave it out")
     classes = np.unique(np.concatenate([y for _, y in splits.values()]))
     for part, (x, y) in splits.items():
         x = x[..., None] if x.ndim == 3 else x

@@ -270,7 +270,7 @@ def read_treebank(location: str, max_words: int | None = None) -> RawDataset:
         trees[part] = []
         for number, line in enumerate(paths[0].read_bytes().split(b"\n"), start=1):
             if line.strip():
-                with files.reading(f"{source.where}: {file}, line {number},", "mend or remove the line"):
+                with files.reading(f"{source.where}: {file}, line {number},", "fix or remove the line"):
                     tree = parse_tree(line.decode())
                 if (tree.inner_sentiments or tree.leaf_sentiments)[-1] != NEUTRAL:  # that of the whole sentence
                     trees[part].append(tree)

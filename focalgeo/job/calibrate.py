@@ -37,7 +37,6 @@ from focalgeo.types import (
 
 # Each group has rows of its own and a line in the page's table, which nobody reads beyond some dozens.
 MOST_GROUPS = 100
-MANY = 10**7  # numbers in the files, from which on it is said that they take long
 READING = (
     *(f"{role}_key" for role in Keys._fields[:6]),
     *("prefix", "positive", "ignore_label", "class_axis", "floor", "prevalence"),
@@ -72,7 +71,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     """
     for category in (ProbabilityWarning, DataWarning, calibration.ConvergenceWarning):  # the command has its own lines
         filterwarnings("ignore", category=category)
-    splits, also = (read_inputs if options.class_axis is None else read_dense)(options)
+    with files.waiting("reading the files"):
+        splits, also = (read_inputs if options.class_axis is None else read_dense)(options)
     splits, held_back = _held_back(splits, options)
     usual = calibration.usual_resamples(*(len(split.logits) for split in splits.values()))
     options.num_resamples = options.num_resamples or usual
@@ -86,7 +86,8 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     if options.attach is not None:
         _attach(options.attach, Fitted(METHODS["uncalibrated"], None, {}, classes))
     with records.locked(out):
-        result = _studied(options, splits, also, held_back)
+        with files.waiting("fewer --methods, --folds or --num-resamples take less time", 20):
+            result = _studied(options, splits, also, held_back)
         saved = _write(options, splits, config, result, command)
         say("drawing the report")
         report.write_report(out)
@@ -106,8 +107,6 @@ def _studied(options, splits, also, held_back):
     """Methods compared, what is decided, and the rows of further tests."""
     began, measured, rows, decisions, found = time.perf_counter(), _labelled(splits), [], {}, []
     say("fitting, cross-fitting and measuring")
-    if (numbers := sum(split.logits.size for split in splits.values())) > MANY:
-        say(f"of {numbers:,} numbers: it may take a minute; fewer --methods, --folds or --num-resamples shorten it")
     if options.class_axis is not None:
         paths = (itemgetter("logits", "labels")(paths_of(getattr(options, name))) for name in splits)
         asked = {name: getattr(options, name) for name in ("class_axis", "num_bins", "num_resamples", "seed")}

@@ -33,7 +33,8 @@ def run(config: ConfigDict, workdir: str | Path, *, shard: str | None = None) ->
         "config", {**config.to_dict(), "shard": shard}, mend="give the same command and config on every host"
     )
     how = parallel.broadcast("workdir", lambda: start.check_workdir(workdir, config, shard))
-    prepared = preparation.prepare(config)
+    with files.waiting(f"preparing {config.data.name}"):
+        prepared = preparation.prepare(config)
     measurement.check_examples(prepared.dataset)
     parallel.check_equal("data", prepared.dataset.checksum, mend="give every host the same data")
     states = preparation.initial_state(prepared, members)

@@ -24,7 +24,7 @@ class MLP(Network):
 class Logistic(Network):
     """Logits [0, w.x] of two classes: the softmax gives class 1 the probability sigma(w.x); one weight a feature.
 
-    Weights begin at zero: there is no hidden layer whose units must be told apart, so the path of training and the
+    Weights begin at zero: there is no hidden layer whose units must differ, so the path of training and the
     norm of w on it belong to the data and the loss alone.
 
     Raises:

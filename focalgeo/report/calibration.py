@@ -46,7 +46,7 @@ LEVEL = 0.05  # two-sided, of the score test, or of one difference alone
 def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()) -> Table:
     """Return a line for each fit of each method on one split, and a column for each metric.
 
-    Bold is a value that is better beyond noise than that of every other method by the run's criterion, and of no line
+    Bold is a value that is significantly better than every other method's by the run's criterion, and of no line
     worse.
     names: of metrics; else those asked for, NLL and Brier score.
     """
@@ -128,7 +128,7 @@ def difference_section(run: Run) -> Section:
         "Is a method better than temperature scaling?",
         figures=[
             Panel(
-                f"differences_{of.title.lower()}", f"{of.title} less that of {plain}", row_figures.differences(run, of)
+                f"differences_{of.title.lower()}", f"{of.title} minus that of {plain}", row_figures.differences(run, of)
             )
             for of in (NLL, ECE)
         ],

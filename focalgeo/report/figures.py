@@ -40,17 +40,17 @@ class Calibration(NamedTuple):
 def calibration_curve(
     confidence: ArrayLike, right: ArrayLike, *, num_resamples: int = 1000, seed: int = 0
 ) -> Calibration:
-    """The accuracy that ascends with confidence and fits best (isotonic regression), with a band of consistency.
+    """The isotonic regression of accuracy on confidence, with a band that 95 in 100 calibrated models stay within.
 
-    The band holds the whole curve of 95 in 100 models whose confidence is right: it is of curves of outcomes that are
-    drawn with the confidences as their probabilities. Half of them give pointwise intervals; the band is as wide,
-    relative to these on either side of the median, as the largest deviation is of 95 in 100 of the others.
+    The band comes from curves of outcomes that are drawn with the confidences as their probabilities. Half of the
+    curves give pointwise intervals; these are widened, by one factor on either side of the median, until the band
+    contains 95 in 100 of the other curves whole.
 
     Args:
         confidence: [examples], probabilities of what is predicted.
         right: [examples], whether it came true, as truth values or 0 and 1.
-        num_resamples: curves that are drawn, 100 or more.
-        seed: of the draws.
+        num_resamples: number of curves drawn, 100 or more.
+        seed: seed of the draws.
 
     Raises:
         InputError: no examples, confidences outside 0 to 1, outcomes that are not 0 or 1, or too few resamples.

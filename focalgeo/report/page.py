@@ -135,7 +135,7 @@ def verdict(run: Run) -> Markup:
 
 
 def _compared(run, first, others):
-    """Sentence on how many methods have a better NLL than the plainest on the same examples, and the best of them.
+    """Sentence on how many methods have a better NLL than the simplest on the same examples, and the best of them.
 
     Many methods are many chances: a difference counts where its p-value is below 5% / their number (Bonferroni).
     """

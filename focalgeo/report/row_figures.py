@@ -314,7 +314,7 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> 
 
 
 def reference(run: Run) -> Column | None:
-    """Return the column that others are held against: temperature scaling, or else the plainest fitted method."""
+    """Return the column that others are held against: temperature scaling, or else the simplest fitted method."""
     columns = (column for column in run.column_of_each() if column.criterion)
     return min(columns, key=lambda column: column.method != PLAIN, default=None)
 
@@ -360,7 +360,7 @@ def _errors_off(row):
 
 
 def class_gaps(run: Run) -> dict[str, dict[Column, Metric]]:
-    """Return each class's rows "class_gap": as given, by the plainest fitted method, and by the chosen one."""
+    """Return each class's rows "class_gap": uncalibrated, by the simplest fitted method, and by the chosen one."""
     gaps = defaultdict(dict)
     for column in filter(None, (AS_TRAINED, reference(run), run.chosen)):
         for row in run.select(Metric, column, name="class_gap", split=run.measured_on):
@@ -370,9 +370,9 @@ def class_gaps(run: Run) -> dict[str, dict[Column, Metric]]:
 
 @styled()
 def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> Axes:
-    """Draw each class's mean probability less its share with 95% intervals, the farthest off in standard errors first.
+    """Draw each class's mean probability minus its share with 95% intervals, the farthest off in standard errors first.
 
-    A mark is filled where all classes counted as chances (Bonferroni) leave it off 0.
+    A mark is filled where it differs from 0 with Bonferroni's correction for all classes.
     """
     threshold, columns = NormalDist().inv_cdf(1 - 0.025 / len(gaps)), dict.fromkeys(itertools.chain(*gaps.values()))
     classes = sorted(gaps, key=lambda name: max(map(_errors_off, gaps[name].values())), reverse=True)[:MOST_CLASSES]

@@ -108,7 +108,7 @@ class Run(NamedTuple):
         return ", ".join([loss_title(short(name)), *values])
 
     def at_chance(self) -> list[Metric]:
-        """Return the test accuracies as trained that cannot be told from guessing, of K classes from 1 / K."""
+        """Return the test accuracies as trained that guessing could reach, of K classes from 1 / K."""
         classes = len(self.entry("data.classes") or ())
         return [
             row
@@ -165,7 +165,7 @@ class Run(NamedTuple):
         return rows[-1] if rows else None
 
     def difference(self, name: str, split: str, column: Column, against: Column) -> Difference | None:
-        """Return a metric with one method less that with another, whichever of them stands first in the rows."""
+        """Return a metric with one method minus that with another, whichever of them is first in the rows."""
         for first, second in ((column, against), (against, column)):
             by = None if second.criterion == first.criterion else second.criterion
             fields = {"name": f"{name}_difference", "split": split, "against": second.method, "against_criterion": by}

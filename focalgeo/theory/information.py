@@ -94,7 +94,7 @@ _HALVINGS = 60
 def maxwell_boltzmann(energies: Array, mean_energy: Scalar) -> tuple[Array, Array]:
     """Inverse temperature beta and probabilities exp(-beta E_i) / Z that have the given mean energy.
 
-    Of all distributions with that mean this one has the largest entropy, beta U + log Z. The mean falls strictly in
+    Among all distributions with that mean this one has the largest entropy, beta U + log Z. The mean falls strictly in
     beta, dU/dbeta = -Var(E), so beta is unique.
 
     Args:

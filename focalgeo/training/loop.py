@@ -91,6 +91,8 @@ def run(
     def signalled():
         return max(parallel.exchange("signal", interrupted() or 0))
 
+    if first < plan.steps:
+        files.say(f"training: {plan.steps - first} steps, the first of which compiles")
     meter = Meter(start, plan, tags, write, sweep=sweep)
     groups = program.place(start.state)
     hidden = not (files.is_first() and sys.stderr.isatty())

@@ -152,7 +152,7 @@ def test_columns_of_numbers_words_and_truth_values_are_features(table):
         (
             [f"{row},no{row},rose,True" for row in range(60)],
             "kind",
-            "own.csv, line 2: colour is 'no0', among more than 50 words: mend it, or make all numbers",
+            "own.csv, line 2: colour is 'no0', among more than 50 words: fix it, or make all numbers",
         ),
         (
             [f"{row},{row / 8 if row != 9 else 'nan'},rose,True" for row in range(60)],

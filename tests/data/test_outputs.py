@@ -250,7 +250,7 @@ def test_one_sigmoid_of_two_axes_is_a_column(kind):
 
 TEXTS = np.where(AT_4, "", LABELS.astype(str))
 BAD_CELLS = {
-    "names alone": ({"y_true": NAMES}, {}, "line 2: label '.*' is none of 0, 1: mend it, or .* --positive=NAME"),
+    "names alone": ({"y_true": NAMES}, {}, "line 2: label '.*' is none of 0, 1: fix it, or .* --positive=NAME"),
     "a wrong name": ({"y_true": NAMES}, {"positive": "eggs"}, "label '.*' is none of .*, eggs"),
     "no probability": ({"y_score": np.where(AT_4, 1.5, 0.5)}, {"probs": "y_score"}, "the first is line 6"),
     "an empty cell": ({"y_score": np.where(AT_4, np.nan, SCORE)}, {}, "are NaN, .*, the first in line 6"),
@@ -271,16 +271,16 @@ BAD_CELLS = {
     "one row of 60": (
         {"label": LABELS, **named("z_", values=np.where(AT_4[:, None], 0.5, PROBS))},
         {"scores": "z_"},
-        "1 rows of probs .*, the first is line 6 with 1.5: mend these, or leave them out",
+        "1 rows of probs .*, the first is line 6 with 1.5: fix these, or leave them out",
     ),
     "a column of no class": (
         {"label": LABELS, **named("z_", values=np.float64(PROBS)), "z_value": RNG.random(N)},
         {"scores": "z_"},
         "without column 3, from 0, they do: name those of the classes",
     ),
-    "a score above 1": ({"y_score": np.where(AT_4, 1.5, expit(SCORE))}, {}, "the first is line 6 with 1.5: mend these"),
+    "a score above 1": ({"y_score": np.where(AT_4, 1.5, expit(SCORE))}, {}, "the first is line 6 with 1.5: fix these"),
     "another case": ({"y_true": np.where(AT_4, "fr", TRUTH.astype(str))}, {}, "line 6: label 'fr' is none of"),
-    "no label beside numbers": ({"label": TEXTS, **named("logits_")}, {}, "line 6: label '' is no class number: mend"),
+    "no label beside numbers": ({"label": TEXTS, **named("logits_")}, {}, "line 6: label '' is no class number: fix"),
     "no prefix": ({"p0": SCORE, "p1": SCORE}, {"scores": "p"}, "by --logits-key or --probs-key=p0,p1"),
     "a gap": ({"z_0": SCORE, "z_2": SCORE}, {"logits": "z"}, "number them from 0 to 1"),
     "no name": ({"logits_scale": SCORE}, {"labels": "y_true", "logits": "logits"}, "has no array 'logits'"),

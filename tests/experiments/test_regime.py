@@ -47,7 +47,7 @@ def test_a_rule_is_fitted_on_half_of_the_settings_and_beats_what_it_should_on_th
         slope, _ = rules[number]["line"]
         assert slope > 0
         measured = rules[number]["other settings"]
-        assert measured["less CE"].high < 0
+        assert measured["minus CE"].high < 0
         assert measured["above the least"].mean < 1  # points
 
 

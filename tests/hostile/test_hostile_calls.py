@@ -55,7 +55,7 @@ CASES = [
     refused(r"loss is \['focal_loss'\]: did you mean 'focal_loss'", losses.make_loss, ["focal_loss"]),
     refused("metrics is .*: did you mean 'ece'", calibration.all_metrics, *BOTH, names=[["ece"]]),
     refused("cannot read None as a calibrator.json", calibration.read_calibrator, None),
-    refused("n less the successes is -2", calibration.wilson_interval, 7, 5),
+    refused("n minus the successes is -2", calibration.wilson_interval, 7, 5),
     refused("temperature is 0: give a finite value above 0", calibration.temperature_scaling, LOGITS, 0.0),
     refused(r"temperature has shape \(3,\)", calibration.temperature_scaling, LOGITS, np.ones(3)),
     refused("gamma is -1", calibration.focal_calibration, LOG_PROBS, -1.0),

@@ -114,7 +114,7 @@ def temperature_sums(log_temperature, logits, labels, weight) -> np.ndarray:
 
 
 def temperature_terms(logits, labels, log_temperature):
-    """Of each row a_y - E a, Var a and the NLL, a = z / T less its largest, so that equal logits give 0 exactly."""
+    """For each row a_y - E a, Var a and the NLL; a = z / T minus its largest, so that equal logits give 0 exactly."""
     scores = maps.scaled(logits, math.exp(log_temperature))
     probs = np.exp(scores)
     total = probs.sum(axis=-1)

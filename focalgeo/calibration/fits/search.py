@@ -129,14 +129,14 @@ def best_point(
 ) -> GridSearch:
     """The best point of surfaces already computed, by another criterion or for one gamma alone.
 
-    With gamma=0 the best point is that of temperature scaling, from the same numbers as that of focal temperature
-    scaling, which is then never worse on the same examples (the numbers of two searches differ in the last bit).
+    With gamma=0 it is the best point of temperature scaling, computed from the same numbers. So focal temperature
+    scaling is never worse on the same examples; two searches would differ in the last bit.
 
     Args:
-        search: Of `grid_search` for `gammas` and `temperatures`.
+        search: Result of `grid_search` for `gammas` and `temperatures`.
         gammas: Float [gammas].
         temperatures: Float [temperatures].
-        criterion: "nll" or the ECE of the search ("ece" and "adaptive_ece" both stand for search.ece).
+        criterion: "nll" or the ECE of the search ("ece" and "adaptive_ece" both mean search.ece).
         gamma: Only points of this gamma are considered; None considers all.
 
     Example:

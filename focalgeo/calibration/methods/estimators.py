@@ -45,7 +45,7 @@ class _Calibrator(ClassifierMixin, BaseEstimator):
             mend = (
                 checks.SHAPES[1].format("logits")
                 if logits.shape[1] == 1
-                else "give all classes as `classes`, or mend the columns"
+                else "give all classes as `classes`, or fix the columns"
             )
             columns = f"logits have {logits.shape[1]} columns (n_features = {logits.shape[1]})"
             raise InputError(f"{columns}, and there are {len(self.classes_)} classes: {mend}")
@@ -95,8 +95,8 @@ class CalibratedClassifier(MetaEstimatorMixin, _Calibrator):
         method: A name of METHODS, or a short one of `fit`; scikit-learn's "isotonic" is "binary_isotonic".
         cv: The number of folds, a splitter whose test folds part the examples, or "prefit".
         criterion: By which the method is fitted; None for its first.
-        n_jobs: Of joblib, for the folds.
-        prevalence: Of the second class of two in use, where the examples are rebalanced; see `prevalence_weights`.
+        n_jobs: Number of joblib's jobs, for the folds.
+        prevalence: Share of the second class of two in use, for rebalanced examples; see `prevalence_weights`.
 
     Attributes of a fitted one: `estimator_`, and those of the other estimators here. Tested in
     tests/calibration/test_classifier.py.

@@ -134,13 +134,13 @@ def _step(name, params, equation, steps, add):
 def to_onnx(fitted, classifier: Any = None) -> Any:
     """An onnx.ModelProto from "logits", float32 [n, classes], to "log_probs" and "probabilities".
 
-    They are those of `predict_log_proba` to 1e-6 in probability; of isotonic maps, whose steps float32 meets a little
-    earlier or later, to about 1e-4 and all but a few rows in 1,000 to 1e-6; of matrix scaling as far as scores stay
-    below 100 (tests/calibration/test_exports.py). A row with NaN becomes NaN. JAX must be able to trace the method's
-    `apply`. It needs the extra onnx; onnx.save writes it.
+    Write it by onnx.save. It needs the extra onnx, and a method whose `apply` JAX can trace. Outputs are those of
+    `predict_log_proba` to 1e-6 in probability. For isotonic maps a few rows in 1,000 differ by up to 1e-4, as float32
+    meets a step earlier or later; for matrix scaling it holds while scores stay below 100
+    (tests/calibration/test_exports.py). A row with NaN becomes NaN.
 
-    A classifier, an onnx.ModelProto or the path of one, is of opset 18 or later, and its first output float32
-    [n, classes], its logits. What is returned is then a copy of it that goes on to the two, beside its own outputs.
+    classifier: an onnx.ModelProto, or the path of one, of opset 18 or later, whose first output is its logits, float32
+    [n, classes]. The result is then a copy of the classifier with the two as further outputs.
 
     Example:
         >>> model = calibration.fit("temperature_scaling", scores, drawn).to_onnx()

@@ -130,9 +130,9 @@ def fit(
         gammas: The grid of an ECE, GAMMAS if None; refused with "nll", whose fit is continuous.
         temperatures: The grid of an ECE, TEMPERATURES if None; refused with "nll".
         num_bins: Bins of an ECE, and of histogram binning.
-        trained_gamma: Of the focal loss that the model was trained with, for the methods that need it.
+        trained_gamma: Gamma of the focal loss that the model was trained with, for methods that need it.
         group: The name of each example's group [examples], for the method that fits each by itself; None is one group.
-        prevalence: Of class 1 of two in use, where the examples are rebalanced: weights of `prevalence_weights`.
+        prevalence: Share of class 1 of two in use, for rebalanced examples: they get weights of `prevalence_weights`.
 
     Returns:
         Fitted. Where its fit did not converge, as when it ended at an end of its range, a ConvergenceWarning says so

@@ -402,7 +402,7 @@ def _apply_stacking(params, logits):
 
 _GRID = ("gammas", "temperatures", "searches")
 _TWO_CLASSES = {"keeps_class": False, "most_classes": 2}
-METHODS = {  # plainest first, for `choose`
+METHODS = {  # simplest first, for `choose`
     method.name: method
     for method in (
         Method(

@@ -156,7 +156,7 @@ def equal_mass(p: Numbers, correct: Came, weight: Numbers, num_bins: int) -> Rel
     ordered, times = p[order], weight[order]
     p, correct = _counted(times, ordered), correct[order].astype(times.dtype)
     # Sums before each example, whose differences at the cuts are those of the bins: a table [bins, examples] takes five
-    # times as long under resampling. Of confidence less correct, as that sum stays small and so keeps its digits.
+    # times as long under resampling. Of confidence minus correct, as that sum stays small and so keeps its digits.
     excess = (p - correct) * times
     up_to, right, excess = map(running_sums, (times, times * correct, excess))
 

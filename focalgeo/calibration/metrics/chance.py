@@ -36,20 +36,20 @@ class CalibrationTest(NamedTuple):
 
 
 def noise_floor(log_probs: LogProbs, *, num_bins: int = 15, num_draws: int = 1000, seed: int = 0) -> NoiseFloor:
-    """The ECE that a perfectly calibrated model with these confidences would show: no ECE below it says anything.
+    """The ECE that a perfectly calibrated model with these confidences would show: an ECE below it shows nothing.
 
     With n examples spread over M bins and confidences near c it is about sqrt(2 M c (1 - c) / (pi n)): 3% for 1,000
     examples in 15 bins and c = 0.9. It needs no labels.
 
     Args:
         log_probs: Float [examples, classes].
-        num_bins: Bins of equal width, as of `ece`.
-        num_draws: Of the labels, from 1 to 100,000.
-        seed: Of the draws.
+        num_bins: Bins of equal width, as in `ece`.
+        num_draws: How often labels are drawn, 1 to 100,000.
+        seed: Seed of the draws.
 
     Returns:
         NoiseFloor, fractions as `ece` is. The mean is within 1% or so at 1,000 draws, tested in
-        tests/calibration/test_chance.py. Examples are taken for independent: of clusters the floor is higher.
+        tests/calibration/test_chance.py. Examples are taken as independent: with clusters the floor is higher.
 
     Source: Broecker & Smith, Weather and Forecasting 22 (2007), labels drawn from the probabilities.
 
@@ -85,21 +85,21 @@ def calibration_test(
 ) -> CalibrationTest:
     """Test that the confidence of the predicted class is the probability that it is right.
 
-    p = (1 + the number of draws whose statistic is at least that of the labels) / (1 + draws), where labels are drawn
-    from the confidences. So p is below 0.05 in 5% of perfectly calibrated models, whatever the number of examples.
-    Examples are taken for independent: of clusters p would be too small.
+    Labels are drawn from the confidences, and p = (1 + draws whose statistic is at least the observed one) / (1 +
+    draws). So p is below 0.05 for 5% of perfectly calibrated models, whatever the number of examples. Examples are
+    taken as independent: with clusters p would be too small.
 
     Args:
         log_probs: Float [examples, classes].
         labels: Int [examples].
-        statistic: "kuiper", the range of the cumulated differences between right and confidence, ordered by confidence,
-            over n: it needs no bins; or "ece".
-        num_bins: Of the ECE.
-        num_draws: Of the labels, from 1 to 100,000.
-        seed: Of the draws.
+        statistic: "kuiper" or "ece". Kuiper's is the range of the cumulated differences between right and confidence,
+            ordered by confidence, over n; it needs no bins.
+        num_bins: Bins of the ECE.
+        num_draws: How often labels are drawn, 1 to 100,000.
+        seed: Seed of the draws.
 
     Returns:
-        CalibrationTest; its size is held to a simulation in tests/calibration/test_chance.py.
+        CalibrationTest; its size is compared with a simulation in tests/calibration/test_chance.py.
 
     Source: Arrieta-Ibarra, Gujral, Tannen, Tygert & Xu, arXiv 2205.09680, the Kuiper statistic; Vaicenavicius et al.,
     AISTATS 2019, tests by draws from the probabilities.

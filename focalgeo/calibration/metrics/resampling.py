@@ -48,7 +48,7 @@ def wilson_interval(
     """
     successes, n = map(np.asarray, checks.broadcast(successes=successes, n=n))
     checks.check_interval("successes", successes, 0)
-    checks.check_interval("n less the successes", n - successes, 0)
+    checks.check_interval("n minus the successes", n - successes, 0)
     return wilson(successes, n)
 
 
@@ -68,33 +68,33 @@ def bootstrap(
         metric: metric(log_probs, labels, weights=counts) -> scalar, such as `ece` or functools.partial(ece,
             num_bins=10), or a tree of scalars, such as a dict of several metrics, which then share the resamples.
             Counts [examples] say how often each example counts; a metric that does not take weights= gets them as
-            mask=. Bins are fitted anew to each resample. It is compiled once for each function object and shape: hand
-            in the same object again.
+            mask=. Bins are fitted anew to each resample. It is compiled once for each function object and shape: pass
+            the same object again.
         log_probs: Float [examples, classes].
         labels: Int [examples].
         key: PRNG key, or a seed; the same key gives the same result.
         num_resamples: From 2 to 100,000; 1,000 is usual.
-        clusters: [examples], a number or name of the cluster of each; None where examples are independent. Two
-            clusters at least, and some dozens for an interval that says much.
-        weights: Float [examples], above 0: the result is that of each example repeated so often, and all of these
-            in one cluster. Student's quantile and standard error are then those of clusters.
+        clusters: [examples], a number or name of the cluster of each; None where examples are independent. At
+            least two clusters, and some dozens for a useful interval.
+        weights: Float [examples], above 0, how often each example counts: as if it were repeated, with its copies in
+            one cluster. Student's quantile and standard error are then those of clusters.
 
     Returns:
         Estimate for each scalar that the metric returns. Its value is the plain metric of the data, `n`
-        the number of examples. The interval is centred on the value less the bias b of resampling, the mean over
-        resamples less the value, and reaches 1.96 standard deviations s of the resamples to either side.
+        the number of examples. The interval is centred on the value minus the bias b of resampling, where b is
+        the mean over resamples minus the value, and reaches 1.96 standard deviations s of the resamples to either side.
 
-        Resampling lifts a calibration error, just as sampling did, and by less where gaps are near 0. So where no
-        resample is negative and b is more than 5 of its standard errors (or s / 2, if that is less), which it is not
-        of a mean, the interval holds all that the lift may be: from value - (1 + 2 b / s) b - 1.96 s, or from 0 where
-        the first interval of the squares reaches 0, as for a calibrated model, to value + 1.96 s. Where examples are
-        few for the bins, as for class-wise ECE of 100 classes, it often begins at 0: the data do not say more.
-        experiments/intervals says how often it holds the truth.
+        Resampling lifts a calibration error, just as sampling did, and by less where gaps are near 0. So the
+        interval covers all that the lift may be, where no resample is negative and b is more than 5 of its standard
+        errors (or s / 2, if that is less); for a mean b is smaller. It then reaches from value - (1 + 2 b / s) b -
+        1.96 s to value + 1.96 s. It begins at 0 where the first interval of the squares reaches 0, as for a calibrated
+        model. With few examples for the bins, for example in class-wise ECE of 100 classes, it often begins at 0.
+        experiments/intervals measures how often it contains the truth.
 
-        Where all resamples of a mean are positive and skewed to the right, as those of the NLL, it is the interval of
-        the logarithms: of 300 overconfident examples it then covers about 94%, where the plain one covers 91%
-        and misses on one side. A resample on which the metric is NaN does not count. Where all agree, as the accuracy
-        of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Tested in
+        Where all resamples of a mean are positive and skewed to the right, as for the NLL, it is the interval of the
+        logarithms: with 300 overconfident examples it covers about 94%, where the plain one covers 91% and misses on
+        one side. A resample on which the metric is NaN does not count. Where all resamples agree, for example the
+        accuracy of 50 right out of 50, the interval has no width: for shares use `wilson_interval`. Tested in
         tests/calibration/test_resampling.py, which counts how often the interval covers.
 
     Example:
@@ -150,8 +150,8 @@ def estimated(value: Scalar, draws: Draws, *, num_examples: int, clusters: Clust
 def most_lift(value: Scalar, draws: Draws) -> Array | float:
     """How far chance may have lifted a sum of gaps, such as an ECE, above the true one; 0 of a mean.
 
-    With b the mean of the draws less the value, s their standard deviation and r = b / s it is (1 + 2 r) b, at most the
-    value: resampling lifts gaps near 0 by less than sampling did, by b / 2.4 where all gaps are 0.
+    With b the mean of the draws minus the value, s their standard deviation and r = b / s, it is (1 + 2 r) b, at most
+    the value: resampling lifts gaps near 0 by less than sampling did, by b / 2.4 where all gaps are 0.
     """
     bias = np.nanmean(draws - value)
     ratio = bias / np.nanstd(draws, ddof=1)
@@ -173,7 +173,7 @@ def _normal_interval(draws, value, deviations):
 
 
 class PairedDifference(NamedTuple):
-    """A metric of the first predictions less that of the second, with 95% interval and p-value."""
+    """A metric of the first predictions minus the same metric of the second, with 95% interval and p-value."""
 
     difference: Scalar
     stderr: Scalar
@@ -197,7 +197,7 @@ def paired_bootstrap(
     """Bootstrap of metric(first) - metric(second) over the examples, both measured on the same resamples.
 
     Args:
-        metric: As for `bootstrap`: a scalar or a tree of scalars; hand in the same function object again.
+        metric: As for `bootstrap`: a scalar or a tree of scalars; pass the same function object again.
         first_log_probs: Float [examples, classes].
         second_log_probs: Float of the same shape: another model or method on the same examples.
         labels: Int [examples].
@@ -208,17 +208,18 @@ def paired_bootstrap(
 
     Returns:
         PairedDifference for each scalar. The p-value is 2 Phi(-|difference| / s), with s the standard deviation of the
-        resamples. The interval of a mean, as of NLL or Brier score, is the difference +- 1.96 s. A difference that
+        resamples. The interval of a mean, such as NLL or Brier score, is the difference +- 1.96 s. A difference that
         rounding may explain is 0, see `rounded_difference`; where no resample differs the p-value is 1 for a difference
         of 0, else 0.
 
-        Chance lifts a calibration error, the smaller one more, so a difference of two leans towards 0. Unlike in
-        `bootstrap` this is not taken off: where there is no difference both have the same bias, and an estimate of it
-        only adds noise (with it, ECE rejects up to twice as often as it says). So the test of two nearly calibrated
-        models is conservative: tests/calibration/test_resampling.py counts how often it rejects where there is none.
-        The interval, though, reaches further on the side away from 0, or on both if it holds 0: down by what chance may
-        have added to the first, up by what it may have added to the second, (1 + 2 b / s) b of each as in `bootstrap`.
-        So it holds the true difference, and leaves out 0 exactly where the p-value is below 0.05.
+        Chance lifts a calibration error, and a small one more, so a difference of two errors is drawn towards 0. Unlike
+        in `bootstrap` this is not taken off: where there is no difference both have the same bias, and an estimate of
+        it only adds noise (with it, the test of ECE rejects up to twice as often as its level). So the test of two
+        nearly calibrated models is conservative: tests/calibration/test_resampling.py counts how often it rejects where
+        there is none. The interval, though, reaches further on the side away from 0, or on both sides if it contains 0:
+        down by what chance may have added to the first, up by what it may have added to the second, (1 + 2 b / s) b of
+        each as in `bootstrap`. So it contains the true difference, and excludes 0 exactly where the p-value is below
+        0.05.
 
     Example:
         >>> cooled = calibration.temperature_scaling(logits, 2.0)
@@ -269,7 +270,7 @@ def compared(
 
 
 def drawn(programs, tables, labels, key, clusters, num_resamples, others=(), name="resamples"):
-    """Of each table the first program on the examples, and the second on each resample, stacked."""
+    """Apply the first program of each table to the examples, and the second on each resample, stacked."""
     labels, parts = jnp.asarray(labels), [[] for _ in tables]
     once = np.ones(len(labels), np.float32) if clusters is None else clusters.counts
     size = len(labels) if clusters is None else clusters.number

@@ -29,20 +29,21 @@ class Streaming(NamedTuple):
 
 
 def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streaming:
-    """The metrics of METRICS with these names, of examples that come in chunks.
+    """Make functions that compute the metrics with these names over examples that come in chunks.
 
-    Of rows log_probs [examples, num_classes] with labels int [examples], and mask and weights as metrics take them, in
-    whatever chunks, empty ones too, it gives what METRICS gives of all rows to 1e-6, tested in
-    tests/calibration/test_streaming.py. Sums over chunks are float32 in two parts, so that 10^7 examples do not drift;
-    those within a chunk are the metric's own, which in one call on 10^7 is off by 6e-6: give 10^5 or fewer at a time.
-    Inside jit shapes and types alone are asked: all metrics are NaN after rows whose probabilities sum to something
-    else than 1, as those of logits, or labels that are no class.
+    Each chunk has log_probs [examples, num_classes], labels int [examples], and mask and weights as metrics take them;
+    it may be empty. The result is that of METRICS on all rows to 1e-6, tested in tests/calibration/test_streaming.py.
+    Give 10^5 examples or fewer at a time: sums over chunks are float32 in two parts and do not drift over 10^7
+    examples, but the sums within one chunk of 10^7 would be off by 6e-6. Inside jit only shapes and types are checked:
+    all metrics are NaN after rows whose probabilities do not sum to 1, such as logits, or after labels that are no
+    class.
 
-    A state is one array of fixed size, exact for whole numbers up to 2^40. `merge` is addition, so jax.lax.psum of the
-    states of several devices is their merge. It loses nothing up to 256 states of about equal size, beyond them at most
-    6e-8 of a sum for each: give many small chunks to `update`.
+    A state is one array of fixed size, exact for whole numbers up to 2^40. `merge` is addition, so jax.lax.psum merges
+    the states of several devices. It is exact up to 256 states of about equal size; each further state may cost 6e-8 of
+    a sum, so give many small chunks to `update`.
 
-    Refused are metrics that order all examples or fit a curve to them, as adaptive_ece and aurc: no sums hold those.
+    Metrics that order all examples or fit a curve to them, such as adaptive_ece and aurc, are refused: they are no
+        sums.
 
     Example:
         >>> from focalgeo.calibration import streaming

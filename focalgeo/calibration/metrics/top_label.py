@@ -1,10 +1,10 @@
 """Metrics of the predicted class and of all classes: metric(log_probs, labels, *, mask, weights) -> scalar.
 
 For jit and vmap. Everywhere log_probs is float [examples, classes] and labels int [examples] in 0 .. classes - 1. mask,
-bool [examples], says which examples count; weights [examples], 0 or more, how often each does, as if it stood there so
-often; they need not be whole numbers. What does not count may hold anything; with no example left the result is NaN. A
-log-probability of -inf is p = 0, as of a class that cannot be. float16 and bfloat16 are taken as the float32 numbers
-that they are.
+bool [examples], says which examples count; weights [examples], 0 or more, how often each does, as if its row
+were repeated; they need not be whole numbers. What does not count may hold anything; with no example left the result is
+NaN. A log-probability of -inf is p = 0, as of a class that cannot be. float16 and bfloat16 are taken as the float32
+numbers that they are.
 
 The calibration of the probability of class 1 in two-class problems is not that of the predicted class: there
 P(class 1) = 0.1 is a confidence of 0.9 in class 0 and shares a bin with 0.9, so that errors of opposite sign cancel.
@@ -110,7 +110,7 @@ def classwise_ece(
 def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0.
 
-    Of soft labels q [examples, classes], rows that sum to 1, -sum_k q_k log p_k.
+    For soft labels q [examples, classes], rows that sum to 1, it is -sum_k q_k log p_k.
 
     Example:
         >>> round(float(calibration.nll(log_probs, labels)), 4)
@@ -127,7 +127,7 @@ def _squared_error(examples):
     if labels.ndim == 2:
         return jnp.sum((p - labels) ** 2 + labels * (1 - labels), axis=-1)
     true = jax.nn.one_hot(labels, rows.shape[-1], dtype=bool)
-    error = jnp.where(true, p - 1, p)  # p less the one-hot label; as a difference XLA's CPU rounds exp otherwise
+    error = jnp.where(true, p - 1, p)  # p minus the one-hot label; as a difference XLA's CPU rounds exp otherwise
     return jnp.sum(error**2, axis=-1)
 
 
@@ -135,8 +135,9 @@ def _squared_error(examples):
 def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2.
 
-    Of two classes scikit-learn's brier_score_loss is half of it, see `binary_brier`; of more it is this.
-    Of soft labels q [examples, classes], rows that sum to 1, its mean sum_k (p_k - q_k)^2 + q_k (1 - q_k) over q.
+    For two classes scikit-learn's brier_score_loss is half of it, see `binary_brier`; for more classes it is the same.
+    For soft labels q [examples, classes], rows that sum to 1, it is the mean of sum_k (p_k - q_k)^2 + q_k (1 - q_k)
+    over q.
 
     Example:
         >>> round(float(calibration.brier(log_probs, labels)), 4)
@@ -281,8 +282,8 @@ def overconfidence(
 ) -> Scalar:
     """Sum over bins of (n_i / N) max(confidence_i - accuracy_i, 0): the part of `ece` from overconfident bins.
 
-    Overconfidence plus underconfidence is `ece`; overconfidence less underconfidence is mean confidence less accuracy.
-    Thulasidasan et al., arXiv 1905.11001, multiply each bin by its confidence besides; this does not. Tested in
+    Overconfidence plus underconfidence is `ece`; overconfidence minus underconfidence is mean confidence minus
+    accuracy. Thulasidasan et al., arXiv 1905.11001, also multiply each bin by its confidence; this does not. Tested in
     tests/calibration/test_metrics.py.
 
     Example:

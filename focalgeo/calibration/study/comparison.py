@@ -32,7 +32,7 @@ TEMPERATURES = tuple(np.float32([*(np.arange(1, 501) / 100), *np.geomspace(5.1, 
 _MOST_DRAWN = 10**8  # examples of all resamples, unless more are asked for
 FEWEST_RESAMPLES = 100  # with fewer, the ends of an interval are chance, and methods are chosen by it
 LEVEL = 0.05  # two-sided p-value of the score test, from which on outputs as given may be calibrated
-NEAR = 0.5  # standard errors of a difference, within which the plainer of two methods counts as good
+NEAR = 0.5  # standard errors of a difference, within which the simpler of two methods counts as good
 PREFERENCES = ("least", "plain")
 
 
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
     """The method to use, and how it was chosen."""
 
     fitted: Fitted
-    plainest: Fitted  # the plainest of all that is not worse than it beyond noise
+    plainest: Fitted  # the simplest of all that is not significantly worse than it
     refused: dict[str, str]  # method -> why it was not to be chosen, whatever its criterion
     test: ScoreTest | None = None  # of T = 1
 
@@ -57,22 +57,22 @@ def choose(
     """The method with the least criterion to be expected on other examples, by held-out parts of the validation split.
 
     Compared are the uncalibrated predictions and a fit of each fitted method, the `candidates`, in the order of
-    `fits`, plainest first. A method with numbers of each class takes no part where a class has no example, nor does one
-    whose fit did not converge, but for a temperature that ended where all probabilities are nearly equal.
+    `fits`, simplest first. A method with numbers of each class takes no part where a class has no example. Nor does a
+    method whose fit did not converge, unless it is a temperature that ended where all probabilities are nearly equal.
 
-    The choice is the plainest within half a standard error of the least. By NLL it is among the outputs as given and
-    `stacking`, where that is fitted, and without the outputs as given where the score test of T = 1 has p < 0.05; else
-    among all. With fewer than 100 examples it is the first method whose fit converged. What each rule costs is
-    measured in experiments/posthoc.
+    The choice is the simplest method within half a standard error of the least. By NLL, where `stacking` is fitted, it
+    is between uncalibrated outputs and `stacking`; uncalibrated outputs take part only where the score test of T = 1
+    has p >= 0.05. Otherwise it is among all methods. With fewer than 100 examples it is the first method whose fit
+    converged. experiments/posthoc measures what each rule costs.
 
     Args:
-        fits: Of `fit_methods` on all examples, "uncalibrated" among them.
-        differences: Of `cross_fit` with the same methods: those of each of the `candidates` less each earlier one, and
-            less the uncalibrated predictions, in the metric of the criterion.
+        fits: Result of `fit_methods` on all examples, with "uncalibrated" among them.
+        differences: Result of `cross_fit` with the same methods: each of the `candidates` minus each earlier one, and
+            minus the uncalibrated predictions, in the metric of the criterion.
         criterion: "nll", or the ECE that the methods are fitted by. A method that has no fit by it takes part with
             another of its fits.
         prefer: "least", or "plain" for a choice among all single maps that keep the predicted class.
-        test: `temperature_score_test` of the outputs as given on all examples.
+        test: `temperature_score_test` of the uncalibrated outputs on all examples.
         absent: Whether a class has no example among those that were fitted on.
 
     Example:
@@ -128,7 +128,7 @@ def _first_near(fitted, pool, rows, errors):
 
 
 def _difference(rows, fitted, against):
-    """The row of one method less a plainer one."""
+    """The row of one method minus a simpler one."""
     other = None if against.criterion == fitted.criterion else against.criterion
     return rows[fitted.method.name, fitted.criterion, against.method.name, other]
 
@@ -137,7 +137,7 @@ class Comparison(NamedTuple):
     """Methods compared: rows, fits, the choice and its evidence."""
 
     rows: list[Row]  # fits, metrics, differences and reliability bins, as metrics.jsonl holds them
-    fits: list[Fitted]  # on val, plainest method first
+    fits: list[Fitted]  # on val, simplest method first
     choice: Choice  # of the method to use
     held_out: list[Calibrated]  # val by fits of the other folds: uncalibrated, the candidates and `also`
     suspicions: list[str]  # sentences on what speaks against the outputs: order of columns, chance, leakage
@@ -214,24 +214,26 @@ def compare(
             need a gamma that is not given, or fewer classes, and by NLL their mixture, "stacking".
         criterion: By which methods are fitted where they can be, compared and chosen, see `choose`. NLL by default: it
             is proper, so no miscalibration improves it, and the same examples settle it sooner than an ECE. By NLL the
-            score test of T = 1 on val decides whether the outputs as given take part.
-        criteria: By which methods are fitted beside it; each is a fit of its own in the rows.
+            score test of T = 1 on val decides whether the uncalibrated outputs take part.
+        criteria: Further criteria to fit by; each fit has rows of its own.
         prefer: "least" or "plain", see `choose`.
         metrics: Names in METRICS.
         num_bins: Bins of every binned metric.
-        num_resamples: Of the bootstrap, 100 or more; None takes 1,000, of more than 100,000 examples fewer.
-        num_folds: Of the cross-fit of val by which a method is chosen.
-        seed: Of the folds and of the bootstrap.
+        num_resamples: Resamples of the bootstrap, 100 or more; None takes 1,000, or fewer for more than 100,000
+            examples.
+        num_folds: Folds of the cross-fit of val by which a method is chosen.
+        seed: Seed of the folds and of the bootstrap.
         trained_gamma: Gamma of the focal loss that the model was trained with, if it was.
         gammas: The grid on which the focal map is fitted by an ECE.
         temperatures: The grid on which temperatures are fitted by an ECE.
         also: Name -> log-probabilities (of val, of test) by a method from elsewhere: compared, never chosen. Those of
-            val are to be held out: each fold by a fit of the others.
+            val must be held out: each fold by a fit of the others.
         clusters: Numbers or names [examples] of which examples of val belong together, or a tuple of those of val and
-            of test; what `Outputs` have of them is taken else.
-        prevalence: Of class 1 of two in use, where a split is rebalanced: weights of `prevalence_weights` in each.
+            of test; without them the clusters of `Outputs` are taken.
+        prevalence: Share of class 1 of two in use, where a split is rebalanced: both get weights of
+            `prevalence_weights`.
 
-    What speaks against the outputs is warned of as DataWarning. A number that is not finite is a RunError.
+    A DataWarning says what speaks against the outputs. A number that is not finite is a RunError.
 
     Example:
         >>> result = calibration.compare((3 * scores, drawn), methods=["temperature_scaling"], num_resamples=100)
@@ -409,7 +411,7 @@ def _split(name, outputs, also, stacklevel=None):
 def checked_methods(
     methods: Sequence[str] | None, settings: Settings, num_classes: int, also: Collection[str]
 ) -> dict[str, Method]:
-    """The methods that a study compares with these settings, plainest first; `also` are names alone."""
+    """The methods that a study compares with these settings, simplest first; `also` are names alone."""
     by_nll = settings.criterion == "nll"
     usual = (*DEFAULT_METHODS, "stacking") if by_nll else DEFAULT_METHODS
     names = checks.names("methods", usual if methods is None else methods, METHODS)

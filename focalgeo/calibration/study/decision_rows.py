@@ -22,15 +22,17 @@ def decided(
     error_at_most: float | None = None,
     **options: Any,
 ) -> tuple[list[Row], dict[str, Array]]:
-    """Rows of sets and answers by each method: thresholds from `held_back`, measured on test as far as it has labels.
+    """Rows of sets and answers by each method, and arrays of the decisions on test by the last method.
 
-    And what is decided on test by the last method: "members" and "answered", with "set_thresholds" of "set_parts" and
-    "answer_threshold".
+    Thresholds come from `held_back`; rows are measured on test as far as it has labels. The arrays are "members" and
+    "answered", with "set_thresholds" of "set_parts" and "answer_threshold".
 
-    held_back, test: `Outputs`. options: those of `prediction_sets`, such as kind and part. Rows of sets: "set_size",
-    "empty_sets", "set_coverage" and, of `held_back`, "expected_coverage", the latter two of each part, its group; of
-    answers: "answered", "answered_error" and "answered_bound"; and "error_of_share", with the share of test that is
-    answered as its group, of the most confident twentieth, two twentieths, ...
+    held_back, test: `Outputs`. options: options of `prediction_sets`, such as kind and part.
+
+    Rows of sets are "set_size", "empty_sets", "set_coverage" and "expected_coverage" (from `held_back`); the last two
+    have a row for each part, named as the group. Rows of answers are "answered", "answered_error" and "answered_bound".
+    "error_of_share" is the error among the most confident twentieth of test, two twentieths, ..., with that share as
+    the group.
 
     Example:
         >>> split = calibration.Outputs(logits, labels)

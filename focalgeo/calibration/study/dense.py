@@ -40,9 +40,9 @@ def dense(
 ) -> comparison.Comparison:
     """Temperature scaling of the outputs of every pixel, fitted by NLL on val and measured on test.
 
-    The fit begins with that of every m-th pixel; Newton's steps on the NLL of all pixels follow, whose slope and
-    curvature in log T are sums over images. Metrics are of sums over images too, so memory holds one image in float32
-    and some arrays of its size, however many there are.
+    The fit begins with every m-th pixel. Newton's steps on the NLL of all pixels follow; its slope and curvature in
+    log T are sums over images, and so are the metrics. So memory holds one image in float32 and some arrays of its
+    size, however many images there are.
 
     Args:
         val: (logits, labels), float [images, ..., classes] and int [images, ...]; each an array, or the path of an
@@ -50,9 +50,9 @@ def dense(
         test: The same of other images.
         class_axis: Axis of the classes in logits: 1 for [images, classes, height, width].
         ignore_label: Pixels with this label, or one of these, count for nothing.
-        num_bins: Of the ECE, of equal width.
-        num_resamples: Of the images, from 2 to 100,000.
-        seed: Of the resamples.
+        num_bins: Bins of the ECE, of equal width.
+        num_resamples: Resamples of the images, 2 to 100,000.
+        seed: Seed of the resamples.
 
     Returns:
         Comparison, as of `compare`, with temperature scaling chosen where its fit converged. Intervals are those of
@@ -140,7 +140,7 @@ def class_count(name: str, logits: tuple[int, ...], labels: tuple[int, ...], cla
     classes = shape.pop(class_axis) if -len(shape) <= class_axis < len(shape) else "no"
     if tuple(shape) != labels:
         what = f"{name}: logits are {shape} by {classes} classes with class_axis {class_axis}, labels {labels}"
-        raise InputError(f"{what}: name the classes' axis, or mend the shapes")
+        raise InputError(f"{what}: name the classes' axis, or fix the shapes")
     return classes
 
 

@@ -35,12 +35,13 @@ def calibration_rows(
 ) -> list[Row]:
     """Rows of these metrics of METRICS with 95% intervals, and of every reliability bin that holds an example.
 
-    The interval is the bootstrap's, or Wilson's for a share, cut where the metric's range ends. `pairs` (method,
-    against), such as `comparisons` names, have rows of their differences as well: paired, both measured on the same
-    resamples, as whether two intervals of single methods overlap says little about it. Accuracy has one only where one
-    of the two may change the predicted class. One program is compiled for each shape of the log-probabilities. A metric
-    that has no meaning on these examples has no row: the accuracy of no confident example, the AUROC where all are
-    right. Beside an ECE of independent examples stands its "noise_floor", with high its 95th percentile and low 0.
+    The interval is the bootstrap's, or Wilson's for a share, cut where the metric's range ends. Each of `pairs`
+    (method, against), for example from `comparisons`, has rows of its differences. They are paired, measured on the
+    same resamples: whether two single intervals overlap says little about a difference. Accuracy has a difference only
+    where one of the two may change the predicted class. A metric without a meaning on these examples has no row:
+    accuracy among confident examples where there are none, AUROC where all predictions are right. An ECE of independent
+    examples has a row "noise_floor" beside it, whose low is 0 and whose high is the 95th percentile. One program is
+    compiled for each shape of the log-probabilities.
 
     A number that is not finite is a RunError.
 
@@ -107,8 +108,8 @@ def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
 def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fit]:
     """Rows of the fitted numbers of each method; n: the examples of the split on which they were fitted.
 
-    A number's row is named as it is in the method's params, but "gamma", which is "calibration_gamma": a row's tag
-    gamma is the training's. Of a mixture the shares have rows, the numbers of its members not.
+    A row is named as its number in the method's params, except "gamma", which becomes "calibration_gamma": the tag
+    gamma of a row is the training's. A mixture has rows for its shares, not for the numbers of its members.
 
     Example:
         >>> fits = [calibration.fit("temperature_scaling", logits, labels)]
@@ -125,7 +126,7 @@ def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fi
 
 
 def class_gap_rows(sample: Sample) -> list[Metric]:
-    """Rows "class_gap" of each class k: the mean of p_k less the share of examples of class k; group is the class.
+    """Rows "class_gap" of each class k: the mean of p_k minus the share of examples of class k; group is the class.
 
     Above 0 the class is given too much probability. The interval is the normal one of the mean of p_k - [y = k], or
     Student's by clusters: of many classes 1 in 20 leaves out 0 by chance. A class without an example has none, nor has
@@ -204,9 +205,9 @@ def candidates(fits: Sequence[Fitted | Calibrated], criterion: str) -> list[int]
 
 
 def comparisons(calibrated: Sequence[Calibrated], criterion: str) -> list[tuple[int, int]]:
-    """Pairs (method, against) of positions in `calibrated`, plainest method first: each against every earlier one.
+    """Pairs (method, against) of positions in `calibrated`, simplest method first: each against every earlier one.
 
-    And each but the first against the first of the `candidates` by `criterion`.
+    Each but the first is also compared with the first of the `candidates` by `criterion`.
 
     Example:
         >>> names = "uncalibrated", "temperature_scaling", "focal_temperature_scaling"

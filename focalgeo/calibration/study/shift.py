@@ -30,19 +30,19 @@ class Kept(NamedTuple):
 
 
 def calibration_kept(val: tuple, test: tuple, *, num_bins: int = 15) -> Kept:
-    """Whether confidence is off the accuracy on test as it is on val, at each confidence: a test of "no difference".
+    """Test whether confidence minus accuracy is the same on test as on val, at each confidence.
 
-    With g_b the mean of confidence less correct over the examples of a bin b, and V_b its variance over examples, or
-    over clusters with its covariances, the statistic is d' (V_val + V_test)^-1 d, d = g_test - g_val, and chi-square
-    with as many degrees of freedom as bins. Of each split a bin has a sum of c (1 - c) of 20 or more, the errors to
-    their variance that its confidences c let expect, and of all of them a part. How sure the model is may differ, and
-    so may its accuracy: what counts is that 80% no longer mean what they meant. Of splits without a difference 4 to 7
-    in 100 have p < 0.05, tested in tests/calibration/test_shift.py.
+    Confidence and accuracy may both differ between the splits: the test asks whether 80% still means what it meant on
+    val. Let g_b be the mean of confidence minus correct over the examples of a bin b, and V_b its variance over
+    examples, or over clusters with its covariances. The statistic is d' (V_val + V_test)^-1 d with d = g_test - g_val,
+    chi-square with as many degrees of freedom as bins. In each split the confidences c of a bin have a sum of c (1 -
+    c), the expected variance of its number of errors, of 20 or more. Without a difference 4 to 7 in 100 pairs of splits
+    have p < 0.05, tested in tests/calibration/test_shift.py.
 
     Args:
         val: (log_probs, labels), or `Outputs` where there are clusters or weights; float [examples, classes].
         test: The same of other examples.
-        num_bins: The most bins.
+        num_bins: The largest number of bins.
 
     Example:
         >>> right, sharp = (jax.nn.log_softmax(times * scores) for times in (1, 3))
@@ -84,7 +84,7 @@ def _cuts(splits, num_bins):
 
 
 def _of_bins(cuts, confidence, excess, clusters):
-    """Means [bins] of confidence less correct, and their covariance [bins, bins]."""
+    """Means [bins] of confidence minus correct, and their covariance [bins, bins]."""
     index, counts = np.searchsorted(cuts, confidence), np.float64(clusters.counts)
     total = np.bincount(index, counts, len(cuts) + 1)
     means = np.bincount(index, counts * excess, len(total)) / total
@@ -101,19 +101,20 @@ def on_tests(
     num_bins: int = 15,
     **settings: Any,
 ) -> list[Row]:
-    """Rows of several tests: the chosen method as fitted on val, whether its calibration holds, and a fit of each test.
+    """Rows of several tests: the method fitted on val, whether its calibration holds, and a fit on each test.
 
     Args:
-        compared: Of `compare`, which chose the method on `val`.
+        compared: Result of `compare`, which chose the method on `val`.
         val: `Outputs` of val, as `compare` got them.
         tests: Name -> `Outputs` of a test, with labels.
-        num_bins: Of `calibration_kept` and the ECE.
-        **settings: Of `compare`: num_resamples, num_folds, seed, trained_gamma.
+        num_bins: Bins of `calibration_kept` and of the ECE.
+        **settings: Settings of `compare`: num_resamples, num_folds, seed, trained_gamma.
 
-    A test's rows have the split "cross_fit_NAME". Metrics are of the outputs as given ("uncalibrated"),
-    of the method as fitted on val ("fitted_on_val") and fitted on the other folds of the test itself (by its name;
-    of outputs that are left as given by temperature scaling); differences between them are paired. "calibration_kept"
-    of "fitted_on_val" has for value the p-value of `calibration_kept`, of val's folds by fits of the others.
+    A test's rows have the split "cross_fit_NAME". Metrics are of uncalibrated outputs ("uncalibrated"), of the method
+    fitted on val ("fitted_on_val"), and of the method fitted on the other folds of the test itself (named as the
+    method; temperature scaling where the choice is uncalibrated). Differences between them are paired. The value of the
+    row "calibration_kept" is the p-value of `calibration_kept`, with each fold of val calibrated by a fit of the
+    others.
 
     Example:
         >>> val, blurred = (scores, drawn), (3 * scores, drawn)

@@ -1,7 +1,7 @@
 """Suspicions of a classifier's outputs before anything is fitted, a sentence each: order of columns, chance, leakage.
 
-Of 21,600 simulated files without a fault none was told of columns in another order, and 5 of neighbours. Outputs that
-say next to nothing, or of too few examples to tell, are at chance.
+In 21,600 simulated files without a fault, none was warned of columns in another order, and 5 of neighbours. Outputs
+that say next to nothing, or of too few examples to tell, are at chance.
 """
 
 import math
