@@ -110,7 +110,7 @@ def repeated(name: str, logits: Array, labels: Array) -> Iterator[str]:
 def _of_shift(*splits):
     table = np.stack([np.bincount(labels, minlength=logits.shape[1]) for logits, labels, *_ in splits])
     if chi_square_p_value(table[:, table.any(axis=0)]) < _LEVEL:
-        yield "Val and test differ in their class shares beyond noise: one fit may not suit both."
+        yield "The class shares of val and test differ significantly: one fit may not suit both."
     quantities = {
         "accuracy": [logits.argmax(1) == labels for logits, labels, *_ in splits],
         "mean confidence": [suspicions.confidence(logits) for logits, *_ in splits],
@@ -119,7 +119,7 @@ def _of_shift(*splits):
         error = math.sqrt(first.var() / len(first) + second.var() / len(second))
         if abs(first.mean() - second.mean()) > _STANDARD_ERRORS * error:
             shares = f"{100 * first.mean():.1f}% on val, {100 * second.mean():.1f}% on test"
-            yield f"Val and test differ in {name} beyond noise ({shares}): a fit on one may not suit both."
+            yield f"Val and test differ significantly in {name} ({shares}): a fit on one may not suit both."
 
 
 def chi_square_p_value(table: np.ndarray) -> float:
