@@ -490,9 +490,10 @@ def test_methods_of_which_none_is_fitted_are_compared(good, tmp_path, capsys, fl
     assert "calibrator.json, uncalibrated\n" in capsys.readouterr().out
 
 
-def test_outputs_are_assessed_without_a_fit(good, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert main([f"--val={good}/two.npz", f"--out={out}", FEW, "--assess", "--threshold=1:4"]) == 0
+def test_outputs_are_assessed_without_a_fit(tmp_path, capsys):
+    out, (logits, labels) = tmp_path / "out", draw(200, 2)
+    np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
+    assert main([f"--val={tmp_path}/val.npz", f"--out={out}", FEW, "--assess", "--threshold=1:4"]) == 0
     said = capsys.readouterr().out
     assert "ECE of P(1) on val is " in said
     assert "At a threshold of 20% acting on " in said
