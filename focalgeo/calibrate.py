@@ -54,6 +54,18 @@ EXAMPLE = "--val=val.npz --test=test.npz --out=runs/mine"
 RESERVED = {"val", "test", "cross_fit", "decisions"}  # names of what else is in probabilities/
 
 
+def _threshold(text: str) -> float:
+    """A probability, or that of the costs of a false alarm and of a miss, such as 1:9."""
+    try:
+        alarm, miss = map(float, text.split(":")) if ":" in text else (float(text), 1 - float(text))
+        threshold = alarm / (alarm + miss)
+    except (ValueError, ZeroDivisionError):
+        threshold = 0.0
+    if not 0.001 <= threshold <= 0.999:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no probability from 0.001 to 0.999: give 0.1, or costs 1:9")
+    return threshold
+
+
 def _names(text: str) -> tuple[str, ...]:
     """Names with commas between them, each once."""
     return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
@@ -115,7 +127,8 @@ FLAGS = {  # by group
         "prefer": {
             "choices": ("least", "plain"),
             "default": "least",
-            "help": "least expected NLL (default), often a mixture; plain: one map that keeps the class",
+            "help": "least expected NLL (default), often a mixture; plain: one map that keeps the predicted class, of"
+            " two classes the ranking",
         },
         "criterion": {
             "choices": CRITERIA,
@@ -136,6 +149,7 @@ FLAGS = {  # by group
             "metavar": "NAME=PATH",
             "help": "probabilities of another method, to compare: arrays val (held out, fold by fold) and test",
         },
+        "assess": {"action": "store_true", "help": "measure the outputs as they are: nothing is fitted"},
         "folds": {"type": int, "default": 5, "metavar": "FOLDS", "help": "folds of the cross-fit of val (default 5)"},
     },
     "decisions": {
@@ -161,6 +175,14 @@ FLAGS = {  # by group
             "type": float,
             "metavar": "SHARE",
             "help": "answers of which at most this share is wrong, for example 0.02; uses a third of val",
+        },
+        "threshold": {
+            "type": _threshold,
+            "action": "append",
+            "default": [],
+            "metavar": "P",
+            "help": "P(1) of two classes from which one acts, for example 0.1, or costs of a false alarm and a miss,"
+            " 1:9: net benefit",
         },
     },
     "output": {
@@ -228,10 +250,16 @@ def _given(arguments):
         if re.fullmatch("(--[^=]*=)?", argument):
             raise InputError(f"{argument or 'a flag'} has nothing behind it: give a value, or leave the flag out")
         name = argument[2:].partition("=")[0].replace("-", "_") if argument.startswith("--") else None
-        if name in given - {"test", "also", "ignore_label"}:
+        if name in given - {"test", "also", "ignore_label", "threshold"}:
             raise InputError(f"--{name.replace('_', '-')} is given twice: give it once")
         given |= {name}
     return given - {None}
+
+
+def _check_assess(given):
+    for name in ("attach", *FLAGS["method"]):
+        if name.replace("-", "_") in given:
+            raise InputError(f"--assess fits nothing: leave out --{name}")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -251,6 +279,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             raise InputError(f"--{name.replace('_', '-')} is {value}: give a number from {least} to {most}")
     if flags.coverage is None and flags.given & {"sets", "sets_of", "least_one"}:
         raise InputError("--sets, --sets-of and --least-one say which sets: give --coverage=0.9 with them")
+    flags.thresholds = flags.threshold
+    if flags.assess:
+        _check_assess(given - {"assess"})
+        flags.methods = ("uncalibrated",)
     for name in flags.criteria:
         if name not in CRITERIA:
             raise InputError.of_choice("--criteria", name, CRITERIA)

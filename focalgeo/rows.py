@@ -45,7 +45,7 @@ class Measured(Tagged):
 class Metric(Measured, tag="metric"):
     """A calibration metric of one method's log-probabilities, with its 95% interval."""
 
-    # name: that of METRICS in focalgeo.calibration; also "class1_ece", "group_ece" and "group_accuracy"
+    # name: that of METRICS in focalgeo.calibration; also "class1_ece", "group_ece", "events" and others
     low: float | None = None
     high: float | None = None
     n: Whole | None = None  # examples

@@ -225,8 +225,9 @@ def calibration_manifest(method="focal_temperature_scaling", **entry):
     inputs = {"val": {"path": "val.npz", "given": "probs"}}
     plainest = {"method": "temperature_scaling", "criterion": "nll"}
     always = {"plainest": plainest, "refused": {}, "warnings": []}
-    calibration = {"split": "test", "criterion": "nll", "choice": choice, **always, **entry}
-    config = {"evaluation": {**CONFIG["evaluation"], "methods": ["x"]}, "inputs": inputs}
+    files = {"outputs": "test.npz", "folder": "runs/mine", "keys": "Keys(probs='p')"}
+    calibration = {"split": "test", "criterion": "nll", "choice": choice, "files": files, **always, **entry}
+    config = {"evaluation": {**CONFIG["evaluation"], "methods": ["x"], "thresholds": [0.1, 0.4]}, "inputs": inputs}
     return {**MANIFEST, "data": {"name": "mine"}, "config": config, "calibration": calibration}
 
 
@@ -237,13 +238,20 @@ def calibration_rows(split="test"):
         fields = {"split": split, "method": own[0], "criterion": own[1]}
         rows += bins_of(-gap, name="class1_reliability", **fields)
         rows.append(Metric("class1_ece", gap**2, 0.5 * gap**2, 2 * gap**2, 360, **fields))
+        rows.append(Metric("class1_noise_floor", 0.001, 0.0, 0.002, 360, **fields))
+        rows.append(Metric("calibration_slope", 1 + gap, 0.9 + gap, 1.1 + gap, 360, **fields))
+        for percent in range(5, 100, 5):
+            numbers = (0.1 - gap - percent / 500, -0.1, 0.2, 360)
+            rows.append(Metric("net_benefit", *numbers, group=f"{percent / 100:g}", **fields))
         for number, name in enumerate(("north", "south")):
             value = abs(gap) * (1 + number)
             rows.append(Metric("group_ece", value, value / 2, 2 * value, 40 + number, group=name, **fields))
-            rows.append(Metric("group_accuracy", 0.9, n=40, group=name, **fields))
+            rows.append(Metric("group_class1_ece", value / 2, value / 3, value, 40 + number, group=name, **fields))
             middle = (0.004 + gap) * (1 - 2 * number)
             rows.append(Metric("class_gap", middle, middle - 0.02, middle + 0.02, 360, group=str(number), **fields))
-    return [*rows, Seconds("seconds", "evaluate", 1.0)]
+    fields = {"n": 360, "split": split, "method": "uncalibrated"}
+    rows += [Metric("net_benefit_of_all", 0.2 - k / 20, group=f"{k / 20:g}", **fields) for k in range(1, 20)]
+    return [*rows, Metric("events", 72.0, **fields), Seconds("seconds", "evaluate", 1.0)]
 
 
 def write_workdir(folder, rows, manifest=MANIFEST, *, search=False):

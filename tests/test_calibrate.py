@@ -407,6 +407,11 @@ REFUSED = {
     "--coverage=0.9 --test=val.npz --sets-of=group": "--sets-of=group asks for the group of each example: give --val",
     "--coverage=0.9 --val=several.npz --test=several.npz --task=multilabel": "--coverage does not go with multilabel",
     "--coverage=0.9": "give --test, with labels or without",
+    "--threshold=0.1": "thresholds are of P(1) of two classes, here are 3",
+    "--threshold=0": "--threshold: 0 is no probability from 0.001 to 0.999: give 0.1, or costs 1:9",
+    "--threshold=1:x": "--threshold: 1:x is no probability from 0.001 to 0.999: give 0.1, or costs 1:9",
+    "--assess --folds=3": "--assess fits nothing: leave out --folds",
+    "--assess --attach=model.onnx": "--assess fits nothing: leave out --attach",
     "--prevalence=0.1": "--prevalence is the share of class 1 of two classes: leave it out",
     "--val=several.npz --task=multilabel --prevalence=0.1": "--prevalence is the share of class 1 of two classes",
     PIXELS: f"--test=None: {SCORES}",
@@ -482,7 +487,21 @@ def test_an_out_folder_that_holds_something_else_or_cannot_be_written_is_one_lin
 @pytest.mark.parametrize("flags", [["--methods=uncalibrated"], ["--methods=loss_implied_map", "--trained-gamma=2"]])
 def test_methods_of_which_none_is_fitted_are_compared(good, tmp_path, capsys, flags):
     assert main([f"--val={good}/val.npz", f"--out={tmp_path}/out", FEW, *flags]) == 0
-    assert "to use: uncalibrated" in capsys.readouterr().out
+    assert "calibrator.json, uncalibrated\n" in capsys.readouterr().out
+
+
+def test_outputs_are_assessed_without_a_fit(tmp_path, capsys):
+    out, (logits, labels) = tmp_path / "out", draw(200, 2)
+    np.savez(tmp_path / "val.npz", logits=logits, labels=labels)
+    assert main([f"--val={tmp_path}/val.npz", f"--out={out}", FEW, "--assess", "--threshold=1:4"]) == 0
+    said = capsys.readouterr().out
+    assert "ECE of P(1) on val is " in said
+    assert "At a threshold of 20% acting on " in said
+    assert "The outputs were measured as they are, and nothing was fitted." in said
+    assert said.splitlines()[0].split("  ")[0] == "on val"
+    assert {path.name for path in out.iterdir()} >= {"report.html", "metrics.jsonl", "manifest.json"}
+    assert not {"calibrator.json", "probabilities"} & {path.name for path in out.iterdir()}
+    assert not select(records.read_rows(out), Fit)
 
 
 def test_the_gamma_of_the_training_stands_in_the_config_where_it_is_given():
@@ -649,13 +668,17 @@ def test_the_page_s_lines_apply_to_scores_as_they_were_given(tmp_path, monkeypat
     assert main([*files_in(Path(".")), *flags]) == 0
     page = html.unescape(Path("out/report.html").read_text())
     (prepare,) = re.findall(r"set <code>(logits = .*?)</code> first", page)
+    names = {}
+    exec(re.search(r'<pre id="code">(.*?)</pre>', page, re.DOTALL)[1], names)
     (lines,) = re.findall(r'<pre id="snippet">(.*?)</pre>', page, re.DOTALL)
+    of_file = names["probs"][:, 1]
     monkeypatch.chdir("out")
     names = {"np": np, "p": np.load("../test.npz")["probs"]}
     exec(f"{prepare}\n{lines}", names)
     written = np.load("probabilities/test.npz")["probs"]
     expected = written if task == "multilabel" else written[:, 1]
     np.testing.assert_allclose(names["probs"][..., 1], expected, atol=1e-5)
+    np.testing.assert_allclose(of_file, expected.ravel(), atol=1e-5)
 
 
 def test_decisions_are_set_on_what_neither_fit_nor_choice_saw(tmp_path, capsys):
@@ -676,11 +699,10 @@ def test_decisions_are_set_on_what_neither_fit_nor_choice_saw(tmp_path, capsys):
     assert rows["answered_error"].value == pytest.approx(wrong[answered].mean())
     assert rows["answered_bound"].high <= 0.3
     page = html.unescape((tmp_path / "out" / "report.html").read_text())
-    assert "are to hold the label of 80% of the examples" in page
-    assert "At a bound of 30% on the errors" in page
     said = capsys.readouterr().out
-    assert f"on test they hold that of {100 * hits.mean():.2f}% [" in said
-    assert "\nAt a bound of 30% on the errors" in said
+    for text in (page, said):
+        assert f"label of 80% of the examples, contain that of {100 * hits.mean():.2f}% [" in text
+        assert "With errors of at most 30%, " in text
     again = [*flags, f"--out={tmp_path}/plain"]
     assert main(again) == 0
     assert "What to do with them" not in (tmp_path / "plain" / "report.html").read_text()

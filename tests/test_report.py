@@ -177,7 +177,8 @@ def of_run(*pairs, gamma=0.5, **fields):
 
 def of_calibration(method, *pairs, test=(), n=360, **entry):
     """A calibration that chose a method, with differences on held-out parts of val and on test."""
-    rows = [row for row in calibration_rows() if not row.name.endswith("_difference")]
+    of_event = ("_difference", "class1_ece", "events", "net_benefit_of_all")
+    rows = [row for row in calibration_rows() if not row.name.endswith(of_event)]
     held_out = [row for own in COLUMNS for row in metric_rows(0.1, split="cross_fit", method=own[0], criterion=own[1])]
     for split, own in (("cross_fit", pairs), ("test", test)):
         rows += [
@@ -243,9 +244,19 @@ VERDICTS = {
     ),
 }
 FLOOR = Metric("noise_floor", 0.01, 0.0, 0.012, 360, split="test", method=TEMPERATURE[0], criterion="nll")
-MANY = [row for row in VERDICTS["chosen"][0] if row.name != "class1_ece"], VERDICTS["chosen"][1]  # classes
+MANY = VERDICTS["chosen"]  # classes
+VERDICTS["two classes"] = [*MANY[0], *calibration_rows()], MANY[1]
 VERDICTS["more than chance"] = [*MANY[0], FLOOR], MANY[1]
 VERDICTS["no more than chance"] = [*MANY[0], replace(FLOOR, high=0.04)], MANY[1]
+BY_CHANCE = [replace(FLOOR, high=0.09), replace(FLOOR, high=0.09, method="uncalibrated", criterion=None)]
+VERDICTS["both no more than chance"] = [*MANY[0], *BY_CHANCE], MANY[1]
+for side, statistic in (("over", -3.0), ("under", 3.0)):
+    rows, manifest = of_calibration("uncalibrated", score_test={"statistic": statistic, "p_value": 0.001})
+    evaluation = {**manifest["config"]["evaluation"], "assess": True}
+    VERDICTS[f"assessed, {side}confident"] = rows, {**manifest, "config": {"evaluation": evaluation}}
+VERDICTS["plain"] = of_calibration(
+    "temperature_scaling", (*TO_NONE, BETTER, "nll"), (("stacking", "nll"), "temperature_scaling", HOLDS_0, "nll")
+)
 
 
 def test_verdicts_say_what_intervals_say(tmp_path, figures):

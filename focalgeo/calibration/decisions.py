@@ -1,11 +1,11 @@
-"""Decisions on calibrated probabilities: sets of classes, answers or none, actions of least cost.
+"""Decisions on calibrated probabilities: sets of classes, answers or none, actions of least cost, net benefit.
 
 Thresholds are set on examples that neither trained the classifier nor fitted or chose its calibration. These and the
 examples that are decided on are taken for exchangeable. On the host.
 """
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
@@ -15,7 +15,7 @@ from scipy.cluster import vq
 from focalgeo import checks
 from focalgeo.calibration.examples import Clusters
 from focalgeo.calibration.metrics.binning import LogProbs
-from focalgeo.types import Array, DataWarning, InputError, shown
+from focalgeo.types import ON_EDGE, Array, DataWarning, InputError, shown
 
 KINDS = ("lac", "aps", "raps")
 PARTS = ("all", "class", "class_cluster", "group")  # of the examples, of which coverage is promised
@@ -103,7 +103,7 @@ def prediction_sets(
     """
     checks.check_choice("kind", kind, KINDS)
     checks.check_choice("part", part, PARTS)
-    _check_share("coverage", coverage)
+    check_share("coverage", coverage)
     seed = checks.count("seed", seed, 0)
     val, labels, others = _checked(val_log_probs, val_labels, log_probs)
     generator, n = np.random.default_rng(seed), len(val)
@@ -216,8 +216,8 @@ def answers(
         >>> found.answered.tolist(), round(found.share, 2), round(found.high, 4)
         ([True, True, False, False], 0.5, 0.0149)
     """
-    _check_share("error_at_most", error_at_most)
-    _check_share("confidence", confidence)
+    check_share("error_at_most", error_at_most)
+    check_share("confidence", confidence)
     val, labels, others = _checked(val_log_probs, val_labels, log_probs)
     sure, level = val.max(axis=1), 1 - confidence
     cuts = np.append(np.quantile(sure, np.arange(THRESHOLDS - 1, 0, -1) / THRESHOLDS, method="lower"), -np.inf)
@@ -266,10 +266,23 @@ def least_cost(log_probs: LogProbs, costs: Float[Array, "classes actions"]) -> A
     return Actions(expected.argmin(axis=1), expected.min(axis=1))
 
 
-def _check_share(name, value):
+def gains(log_probs: LogProbs, labels: Array, thresholds: Array) -> Float[np.ndarray, "examples thresholds"]:
+    """What each example adds to the net benefit of acting where P(1) is at least t, in units of a true positive.
+
+    Their mean is TP / n - FP / n t / (1 - t): a false positive costs t / (1 - t) true positives. An example whose P(1)
+    is within 1e-6 of t is acted on.
+
+    Source: Vickers & Elkin, Medical Decision Making 26 (2006); R's dcurves computes the same.
+    """
+    acted = np.exp(np.float64(log_probs)[:, 1:]) >= thresholds - ON_EDGE
+    return acted * np.where(np.asarray(labels)[:, None] == 1, 1.0, -thresholds / (1 - thresholds))
+
+
+def check_share(name: str, value: Any) -> None:
+    """Refuse what is no share above 0 and below 1."""
     number = np.asarray(value).tolist()
     if not isinstance(number, float) or not 0 < number < 1:
-        raise InputError(f"{name} is {shown(value)}: give a share above 0 and below 1, as 0.9")
+        raise InputError(f"{name} is {shown(value)}: give a share above 0 and below 1, for example 0.9")
 
 
 def _checked(val_log_probs, val_labels, log_probs):

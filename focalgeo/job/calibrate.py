@@ -88,19 +88,15 @@ def run_and_print(options: Namespace, *, command: list[str]) -> None:
     with records.locked(out):
         with files.waiting("fewer --methods, --folds or --num-resamples take less time", 20):
             result = _studied(options, splits, also, held_back)
-        saved = _write(options, splits, config, result, command)
+        _write(options, splits, config, result, command)
         say("drawing the report")
         report.write_report(out)
         if options.attach is not None:
             _attach(options.attach, result.compared.choice.fitted, out)
     print(report.results_text(result.rows, records.read_manifest(out), result.measured_on))
-    title = result.compared.choice.fitted.method.title.lower()
-    numbers = ", ".join(
-        f"{name} {value:.4g}"
-        for name, value in saved["parameters"].items()
-        if isinstance(value, float) and not re.search("[.]|^share_", name)
-    )
-    print(f"to use: {title}{f' ({numbers})' if numbers else ''}\nreport: {out / 'report.html'}")
+    if not options.assess:
+        print(f"to use: {out / 'calibrator.json'}, {result.compared.choice.fitted.method.title.lower()}")
+    print(f"report: {out / 'report.html'}")
 
 
 def _studied(options, splits, also, held_back):
@@ -131,7 +127,7 @@ def _studied(options, splits, also, held_back):
 
 
 def _write(options, splits, config, result, command):
-    """Write all but the page; returns what calibrator.json holds."""
+    """Write all but the page."""
     out, compared, choice, score_test = Path(options.out), result.compared, result.compared.choice, {}
     fits = [fitted for fitted in compared.fits if fitted.criterion]
     saved = calibration.calibrator_json(choice.fitted, inputs=config["inputs"], fits=fits)
@@ -150,6 +146,7 @@ def _write(options, splits, config, result, command):
             "plainest": {"method": choice.plainest.method.name, "criterion": choice.plainest.criterion},
             "refused": choice.refused,
             "tests": [*options.tests],
+            "files": {"outputs": options.test or options.val, "folder": options.out, "keys": _keys_text(options)},
             "split": result.measured_on,
             "warnings": result.warnings,
         },
@@ -163,12 +160,13 @@ def _write(options, splits, config, result, command):
     records.append_rows(out, result.rows)
     if compared.search:
         records.write_arrays(out, "search", compared.search)
-    if options.class_axis is None:  # as large as the files are; calibrator.json makes them of any part
-        _write_probabilities(out, splits, compared, options.task)
     if result.decisions:
         records.write_arrays(out, "probabilities/decisions", result.decisions)
+    if options.assess:
+        return
+    if options.class_axis is None:  # as large as the files are; calibrator.json makes them of any part
+        _write_probabilities(out, splits, compared, options.task)
     records.write_json(out / "calibrator.json", saved)
-    return saved
 
 
 def _pair(split, prevalence=None):
@@ -219,8 +217,7 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     Raises:
         InputError: whatever is wrong with the files, or with the two together.
     """
-    names, multilabel = (getattr(options, f"{role}_key") for role in Keys._fields[:6]), options.task == "multilabel"
-    keys = Keys(*names, options.prefix, options.positive, options.ignore_label, multilabel)
+    keys, multilabel = _keys(options), options.task == "multilabel"
     paths = {"val": options.val} | ({"test": options.test} if options.test else {})
     paths |= dict([*options.tests.items()][1:])
     splits = {name: read_outputs(path, keys, where=name, floor=options.floor) for name, path in paths.items()}
@@ -242,6 +239,18 @@ def read_inputs(options: Namespace) -> tuple[Splits, Also]:
     if groups > MOST_GROUPS and not multilabel:
         raise InputError(f"group of {measured} has {groups} different values: give at most {MOST_GROUPS}")
     return splits, also
+
+
+def _keys(options):
+    names = (getattr(options, f"{role}_key") for role in Keys._fields[:6])
+    return Keys(*names, options.prefix, options.positive, options.ignore_label, options.task == "multilabel")
+
+
+def _keys_text(options):
+    """How the files are read, as code; "" of outputs for every pixel."""
+    if options.class_axis is not None:
+        return ""
+    return f"Keys({', '.join(f'{name}={value!r}' for name, value in _keys(options)._asdict().items() if value)})"
 
 
 def _check_alike(splits, multilabel):
@@ -337,6 +346,7 @@ def make_config(options: Namespace, splits: Splits, also: Also) -> dict[str, Any
     names = ("num_bins", "num_resamples", "criterion", "prefer", "criteria", "methods", "metrics", "task")
     if options.coverage or options.error_at_most:
         names = (*names, *DECIDING, "sets", "sets_of", *["least_one"] * options.least_one)
+    names = (*names, *[name for name in ("assess", "thresholds") if getattr(options, name)])
     evaluation = {name: getattr(options, name) for name in names}
     more = {} if options.trained_gamma is None else {"trained_gamma": options.trained_gamma}
     if reading := {name: value for name in READING if (value := getattr(options, name))}:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from focalgeo import formulas
@@ -29,17 +28,38 @@ from focalgeo.report.selection import (
     criterion_title,
     difference_text,
     finding,
+    latest,
     latest_by,
 )
 from focalgeo.report.style import rounded, short
 from focalgeo.rows import LEAST_EXAMPLES, Metric, Title
-from focalgeo.types import METRIC_OF, OF_CLASS_ONE
+from focalgeo.types import METRIC_OF
 
-PRINTED = ("accuracy", "nll", "ece")  # in a terminal, of all metrics
-_BESIDE_ECE = {  # where there are rows of it
-    "noise_floor": ECE._replace(title="Noise floor", note="ECE if calibrated", best="middle"),
-    "class1_ece": ECE._replace(title="Class-1 ECE", note="of P(1)"),
+PRINTED = ("accuracy", "ece", "noise_floor", "nll")  # in a terminal, of all metrics
+_FLOOR = ECE._replace(title="Noise floor", note="ECE if calibrated", best="middle")
+_TITLES = {  # of rows that are no metrics of the manifest, and of those that have another title here
+    "noise_floor": _FLOOR,
+    "class1_ece": ECE._replace(title="ECE of P(1)", note="equal-width bins"),
+    "class1_noise_floor": _FLOOR,
+    "calibration_slope": Title("Slope", note="calibrated: 1", digits=3, best="middle"),
+    "calibration_intercept": Title("Intercept", note="calibrated: 0", digits=3, best="middle"),
+    "binary_brier": Title("Brier score", note="of P(1)"),
+    "events": Title("Events", note="of class 1", digits=0, best="middle"),
 }
+_OF_EVENT = (
+    *("class1_ece", "class1_noise_floor", "calibration_slope", "calibration_intercept", "auroc"),
+    *("binary_brier", "nll"),
+)
+RANKING = ("temperature_scaling", "platt_scaling", "focal_temperature_scaling", "beta_calibration")  # keep that by P(1)
+_CODE = """\
+import numpy as np
+from focalgeo.calibration import read_calibrator
+from focalgeo.data.logits_files import Keys, read_outputs
+
+new = read_outputs({outputs!r}, {keys}, where="new"{floor})
+calibrator = read_calibrator({path!r})
+probs = np.exp(calibrator.predict_log_proba(new.logits, new.group))  # [examples, classes]
+"""
 LEVEL = 0.05  # two-sided, of the score test, or of one difference alone
 
 
@@ -48,13 +68,14 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
 
     Bold is a value that is significantly better than every other method's by the run's criterion, and of no line
     worse.
-    names: of metrics; else those asked for, NLL and Brier score.
+    names: of metrics; else those asked for, NLL and Brier score, of two classes without those of P(1).
     """
-    wanted, titles = names or [*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"], {}
-    for name, title in run.metrics.items():
-        if name in wanted:
-            titles[name] = title
-            titles |= _BESIDE_ECE if name == "ece" else {}
+    known = run.metrics | _TITLES
+    if not names:
+        wanted = {*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"}
+        wanted -= {*_OF_EVENT, "brier"} if _is_binary(run) else set()
+        names = [each for name in run.metrics if name in wanted for each in (name, *["noise_floor"] * (name == "ece"))]
+    titles = {name: known[name] for name in names if name in known}
     rows = {column: {name: run.metric(column, name, split) for name in titles} for column in run.columns(split)}
     lines = [
         (run.method_title(column), _fit_note(run, column), of_names, "chosen" if column == run.chosen else "")
@@ -86,11 +107,17 @@ def _fit_note(run, column):
 
 def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     """Return the main metrics of each method as plain text, those of several tests, and what is decided."""
-    corner, run = "on val, cross-fitted" if split == HELD_OUT else f"on {split}", Run(rows, manifest)
-    tables, words = [metric_table(run, split, corner, names=PRINTED)], Markup()
+    run = Run(rows, manifest)
+    fitted = "" if run.setting("evaluation.assess") else ", cross-fitted"
+    corner = f"on val{fitted}" if split == HELD_OUT else f"on {split}"
+    of_event = [name for name in _OF_EVENT if name != "class1_noise_floor"]
+    names = (*of_event, "accuracy", "ece") if _is_binary(run) else PRINTED
+    tables, words = [metric_table(run, split, corner, names=names)], Markup()
     if run.chosen:
         tests = _tests_section(run)
-        tables, words = [*tables, *tests.tables], tests.words + _decision_section(run).words + verdict(run)
+        parts = tests, _benefit_section(run), _decision_section(run)
+        words = Markup().join([_event_words(run), *(part.words for part in parts), verdict(run)])
+        tables = [*tables, *tests.tables]
     sentences = filter(None, (sentence.striptags() for sentence in words.split("</p>")))
     return "\n".join(["\n\n".join(map(sections.as_text, tables)), *sentences])
 
@@ -108,14 +135,23 @@ def _reliability_panels(run, columns, name="reliability", *, file=""):
     ]
 
 
-def reliability_section(run: Run) -> Section:
-    """Return the diagrams of the methods."""
-    columns = run.column_of_each()
+def _is_binary(run):
+    """Whether it is of two classes, so that it is about P(1)."""
+    return bool(run.metric(AS_TRAINED, "class1_ece"))
+
+
+def reliability_section(run: Run, name: str = "reliability") -> Section:
+    """Return the diagrams of the methods; "class1_reliability" are those of P(1)."""
+    columns, title = run.column_of_each(), "When it says 80%, is it right 80% of the time?"
+    if name != "reliability":
+        title = "Does the event happen as often as P(1) says?"
+    elif _is_binary(run):
+        title = "The predicted class: when it says 80%, is it right 80% of the time?"
     fitted = [(run.method_title(of).lower(), criterion_title(of.criterion)) for of in columns if of.criterion]
     return Section(
-        "When it says 80%, is it right 80% of the time?",
-        figures=_reliability_panels(run, columns),
-        notes=say("reliability", split=run.measured_on, run=run, fitted=fitted),
+        title,
+        figures=_reliability_panels(run, columns, name),
+        notes=say("reliability", split=run.measured_on, run=run, fitted=fitted, event=name != "reliability"),
         layout="diagrams",
         opening=run.method_title(run.chosen) if run.chosen else "",
     )
@@ -130,7 +166,7 @@ def difference_section(run: Run) -> Section:
             Panel(
                 f"differences_{of.title.lower()}", f"{of.title} minus that of {plain}", row_figures.differences(run, of)
             )
-            for of in (NLL, ECE)
+            for of in ((NLL,) if _is_binary(run) else (NLL, ECE))
         ],
         notes=say("differences", run=run, split=run.measured_on),
         layout="wide",
@@ -188,55 +224,101 @@ def verdict(run: Run) -> Markup:
     """Return the lead: metrics before and after, the method to use with its evidence, and what speaks against it."""
     entry, chosen, (metric, title) = run.manifest["calibration"], run.chosen, _judge(run)
     test, leave, plainest = entry.get("score_test"), chosen == AS_TRAINED, Column(**entry["plainest"])
+    score = rounded(test["p_value"], 2) if test else ""
+    side = "" if not test or test["p_value"] >= LEVEL else "over" if test["statistic"] < 0 else "under"
     fitted = [column for column in run.column_of_each(HELD_OUT) if column.criterion]
     # the method to use is held against none; where none is the choice, it is held against the first method fitted
     against = [*fitted, AS_TRAINED][0] if leave else AS_TRAINED
     row, cost = (run.difference(metric, HELD_OUT, *pair) for pair in ((chosen, against), (plainest, chosen)))
-    less = run.difference("ece", HELD_OUT, chosen, AS_TRAINED)
+    less = None if _is_binary(run) else run.difference("ece", HELD_OUT, chosen, AS_TRAINED)
     simpler = "" if plainest in (chosen, AS_TRAINED) else run.in_words(plainest)
+    mixture = run.difference(metric, HELD_OUT, Column("stacking", "nll"), chosen)
     on_val = say(
         "on_val",
         use=run.in_words(chosen),
         leave=leave,
-        score=rounded(test["p_value"], 2) if test and test["p_value"] >= LEVEL else "",
+        score="" if side else score,
         refused=len(entry["refused"]) >= len(fitted),
         n=row and row.n,
         least=LEAST_EXAMPLES,
         numbers=row and difference_text(row, title),
         simpler=simpler[:1].upper() + simpler[1:],
         cost=cost and difference_text(cost, title),
+        ranks=_is_binary(run) and chosen.method == "stacking" and plainest.method in RANKING,
+        mixture=mixture and (finding(mixture), difference_text(mixture, title)),
         worse=difference_text(less, ECE, named=False) if finding(less) == "worse" and less.n >= LEAST_EXAMPLES else "",
     )
     judged = [
         (row.n, finding(row), name.upper(), difference_text(row, run.metrics[name], named=False))
-        for name in ("nll", "ece")
+        for name in (("nll",) if _is_binary(run) else ("nll", "ece"))
         if run.measured_on != HELD_OUT and (row := run.difference(name, run.measured_on, chosen, against))
     ]
     other = "uncalibrated outputs" if against == AS_TRAINED else run.fitted_title(against).lower()
     added = say("on_test", judged=judged, least=LEAST_EXAMPLES, leave=leave, against=other)
-    parts = _before_and_after(run), on_val, say("no_test") if run.measured_on == HELD_OUT else added
+    if run.setting("evaluation.assess"):
+        on_val, added = say("assessed", score=score, side=side), ""
+    elif run.measured_on == HELD_OUT:
+        added = say("no_test")
+    parts = _before_and_after(run), on_val, added
     return Markup(" ").join(part.strip() for part in parts if part.strip())
+
+
+def _of_chance(run, column):
+    """The ECE of a column, of two classes that of P(1), its noise floor, and whether chance alone may explain it."""
+    names = ("class1_ece", "class1_noise_floor") if _is_binary(run) else ("ece", "noise_floor")
+    row, floor = (run.metric(column, name) for name in names)
+    return row, floor, bool(row and floor and row.value <= floor.high)
 
 
 def _before_and_after(run):
     """The ECE, of two classes that of P(1), and the NLL as given and by the method to use, and what chance leaves."""
-    numbers, ece = [], "class1_ece" if run.metric(AS_TRAINED, "class1_ece") else "ece"
-    for name, title in ((ece, ECE._replace(digits=1)), ("nll", NLL._replace(digits=2))):
-        of = [run.metric(column, name) for column in (AS_TRAINED, run.chosen)]
+    numbers, ends, split = [], (AS_TRAINED, run.chosen), run.measured_on
+    of_ece, title = [_of_chance(run, column) for column in ends], "ECE of P(1)" if _is_binary(run) else "ECE"
+    row, floor, _ = of_ece[1]
+    of_nll = [run.metric(column, "nll") for column in ends]
+    for name, of, form in (
+        (title, [each[0] for each in of_ece], ECE._replace(digits=1)),
+        ("NLL", of_nll, NLL._replace(digits=2)),
+    ):
         if None not in of and of[0].n >= LEAST_EXAMPLES:
-            first, last = (metric_cell(row, title).text for row in of)
-            before = () if run.chosen == AS_TRAINED else (first, of[1].value < of[0].value)
-            numbers.append((("ECE of P(1)" if name == "class1_ece" else title.title), before, last))
-    row, floor = (run.metric(run.chosen, name) for name in ("ece", "noise_floor"))
-    shown = ece == "ece" and row and floor
+            moves = "falls" if of[1].value < of[0].value else "rises"
+            if of[0] is not of_nll[0] and all(each[2] for each in of_ece):
+                moves = "goes"  # neither is more than chance
+            first, last = (metric_cell(each, form).text for each in of)
+            numbers.append((name, () if run.chosen == AS_TRAINED else (first, moves), last))
+    assessed = run.setting("evaluation.assess")
     return say(
         "before_and_after",
-        where="held-out parts of val" if run.measured_on == HELD_OUT else run.measured_on,
+        where=split if split != HELD_OUT else "val" if assessed else "held-out parts of val",
         numbers=numbers,
-        floor=metric_cell(floor, ECE._replace(digits=1)).text if shown else "",
+        floor=metric_cell(floor, ECE._replace(digits=1)).text if row and floor else "",
         n=floor and floor.n,
-        more=shown and row.low > floor.high,
+        more=row and floor and row.low > floor.high,
     )
+
+
+def _event_words(run):
+    """How many events there are, and slope, intercept and AUROC of P(1)."""
+    ends = dict.fromkeys((AS_TRAINED, run.chosen))
+    return say(
+        "event",
+        events=run.metric(AS_TRAINED, "events"),
+        ends=[
+            [metric_cell(run.metric(column, name), Title("", digits=2)).text for column in ends]
+            for name in ("calibration_slope", "calibration_intercept")
+        ],
+        auroc=metric_cell(run.metric(run.chosen, "auroc"), ECE._replace(digits=0)).text,
+    )
+
+
+def _tiles(run):
+    """The ECE as given and after the methods to use; what chance may explain is grey and says so."""
+    for column in dict.fromkeys((AS_TRAINED, run.chosen, Column(**run.manifest["calibration"]["plainest"]))):
+        row, floor, by_chance = _of_chance(run, column)
+        if row:
+            note = f"no more than chance: up to {floor.high:.2%} if calibrated" if by_chance else ""
+            title = f"ECE{' of P(1)' if _is_binary(run) else ''}, {run.fitted_title(column).lower()}"
+            yield title, metric_cell(row, ECE), "grey" if by_chance else run.method_colour(column), note
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
@@ -246,22 +328,38 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         refused[why].append(run.method_title(Column(name)).lower())
     notes = say("refused", refused=refused) + say("intervals_of_calibration", run=run, split=split)
     is_focal = FOCAL in [column.method for column in run.column_of_each()]
-    parts = [
+    corner, binary = (
+        "Test split" if split != HELD_OUT else "Val" if run.setting("evaluation.assess") else "Cross-fitted",
+        _is_binary(run),
+    )
+    asked = [_tests_section(run), _benefit_section(run), _decision_section(run)]
+    of_class = [
         reliability_section(run),
         Section(
+            "Accuracy and ECE of the predicted class" if binary else "Before and after calibration",
+            tables=[metric_table(run, split, corner)],
+            notes="" if binary else bold_words(run) + notes,
+        ),
+    ]
+    of_event = [
+        reliability_section(run, "class1_reliability"),
+        Section(
             "Before and after calibration",
-            tables=[metric_table(run, split, "Cross-fitted" if split == HELD_OUT else "Test split")],
+            tables=[metric_table(run, split, corner, names=_OF_EVENT)] if binary else [],
             notes=bold_words(run) + notes,
         ),
-        difference_section(run),
-        _tests_section(run),
-        _class_section(run),
-        _two_classes(run),
-        loss_implied_section(run, entry.get("trained_gamma")),
+    ]
+    parts = [
+        *(of_event if binary else of_class),
+        # what was asked for by a flag is said in the lead
+        *(part._replace(words="") for part in asked),
         _group_section(run),
-        _decision_section(run),
+        difference_section(run),
+        *(of_class if binary else ()),
+        _class_section(run),
+        loss_implied_section(run, entry.get("trained_gamma")),
         search_section(run, search if is_focal else {}),
-        _apply_section(run, entry["choice"]),
+        _apply_section(run, entry),
         sections.record(run, "The run", folder="FOLDER"),
     ]
     metric, title = _judge(run)
@@ -273,7 +371,15 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         and row.n >= LEAST_EXAMPLES
     ]
     warnings += entry["warnings"]
-    return sections.write_page(path, f"Calibration of {run.data_title}", parts, lead=verdict(run), warnings=warnings)
+    return sections.write_page(
+        path,
+        f"How far can the probabilities in {run.data_title} be trusted?",
+        parts,
+        lead=verdict(run),
+        verdict=Markup().join([_event_words(run), *(part.words for part in asked)]),
+        warnings=warnings,
+        tiles=[*_tiles(run)],
+    )
 
 
 def _after(run, column):
@@ -296,45 +402,57 @@ def _class_section(run):
     )
 
 
-def _two_classes(run):
-    """The two kinds of ECE of a two-class problem side by side, and other metrics of P(1)."""
-    if not run.select(Metric, name="class1_ece", split=run.measured_on):
+def _benefit_section(run):
+    """Net benefit at the thresholds asked for, and the decision curve."""
+    columns, split = [*dict.fromkeys((AS_TRAINED, run.chosen))], run.measured_on
+    of_all = run.select(Metric, name="net_benefit_of_all", split=split)
+    if not of_all:
         return Section("")
-    titles = {
-        "ece": ECE._replace(title="Top-label ECE", note="probability of the predicted class"),
-        "class1_ece": ECE._replace(title="Class-1 ECE", note="P(1), whatever is predicted"),
+    curves = {of: run.select(Metric, of, name="net_benefit", split=split) for of in columns}
+    title = Title("", "", "true positives per example", digits=4, best="high")
+    titles = {of: title._replace(title=run.fitted_title(of)) for of in columns} | {
+        "all": title._replace(title="Act on all")
     }
-    titles |= {name: title for name, title in run.metrics.items() if name in OF_CLASS_ONE}
-    columns = run.column_of_each()
-    lines = [(run.fitted_title(of), "", {name: run.metric(of, name) for name in titles}) for of in columns]
+    found = {}
+    for threshold in run.setting("evaluation.thresholds") or ():
+        at = {of: latest(rows, Metric, group=f"{threshold:g}") for of, rows in (curves | {"all": of_all}).items()}
+        if None not in at.values():
+            found[f"{threshold:.4g}"] = at
     return Section(
-        "Two classes: top-label and class-1 calibration",
-        words=say("two_classes"),
-        tables=[measurements("Two classes", titles, lines)],
-        figures=_reliability_panels(run, columns, "class1_reliability"),
-        notes=say("class_1"),
-        layout="diagrams",
-        opening=run.method_title(run.chosen),
+        "Is it worth acting on P(1)? Net benefit",
+        say(
+            "net_benefit",
+            name=_after(run, run.chosen),
+            found=[(at, rows[run.chosen], rows["all"]) for at, rows in found.items()],
+        ),
+        [measurements("Threshold of P(1)", titles, [(at, "", rows) for at, rows in found.items()])],
+        [Panel("net_benefit", "Decision curve", row_figures.net_benefit(run, curves, of_all))],
+        say("how_net_benefit"),
+        layout="beside",
     )
 
 
 def _group_section(run):
-    """A line for each group, worst calibrated first: examples, accuracy, ECE as given and after the method."""
-    rows = run.select(Metric, run.chosen, name="group_ece", split=run.measured_on)
+    """A line for each group, worst calibrated first, as given and after the method; of two classes of P(1)."""
+    split, titles, ends = run.measured_on, run.metrics | _TITLES, dict.fromkeys((AS_TRAINED, run.chosen))
+    names = [name for name in _OF_EVENT if name in titles] if _is_binary(run) else ["ece", "accuracy"]
+    rows = run.select(Metric, run.chosen, name=f"group_{names[0]}", split=split)
     groups = sorted(latest_by(rows, "group"), key=lambda row: -row.value)
     if not groups:
         return Section("")
-    columns = {"Accuracy": (AS_TRAINED, "group_accuracy")}
-    columns |= {f"ECE, {run.method_title(of).lower()}": (of, "group_ece") for of in (AS_TRAINED, run.chosen)}
-    titles = {name: ECE._replace(title=name) for name in columns}
+    columns = {("events", AS_TRAINED): titles["events"]} | {
+        (f"group_{name}", of): titles[name]._replace(title=f"{titles[name].title}, {run.method_title(of).lower()}")
+        for name in names
+        for of in ends
+    }
     lines = [
-        (row.group, f"{row.n:,} examples", {name: run.metric(*of, group=row.group) for name, of in columns.items()})
+        (row.group, f"{row.n:,} examples", {key: run.metric(key[1], key[0], group=row.group) for key in columns})
         for row in groups
     ]
     return Section(
         "Group by group",
-        say("worst_group", name=_after(run, run.chosen), groups=groups),
-        [measurements("Group", titles, lines)],
+        say("worst_group", name=_after(run, run.chosen), groups=groups, event=_is_binary(run)),
+        [measurements("Group", columns, lines)],
         notes=say("groups"),
     )
 
@@ -423,15 +541,22 @@ def _decision_section(run):
     )
 
 
-def _apply_section(run, choice):
-    """How to apply the method; of a list of fitted numbers no more is shown than how many it holds."""
-    fitted = {
-        name: f"{np.size(value):,} numbers" if isinstance(value, list) else value
-        for name, value in choice["parameters"].items()
-    }
-    saved = {"method": choice["method"]} | ({"parameters": fitted} if fitted else {})
+def _apply_section(run, entry):
+    """Code that applies the method to the file that was given, and to others like it."""
+    if run.setting("evaluation.assess"):
+        return Section("")
+    choice, files, floor = entry["choice"], entry.get("files") or {}, run.setting("reading.floor")
     snippet = formulas.text(choice["method"], zeros="zeros" in choice)
-    words = say("apply", calibrator=short(json.dumps(saved, ensure_ascii=False), 5000), run=run, snippet=snippet)
-    if snippet:
-        words += Markup('<pre id="snippet">{}</pre>').format(snippet)
-    return Section("How to apply it", words, notes=say("with_focalgeo", run=run))
+    words = say("apply", run=run, dense=not files.get("keys"))
+    if files.get("keys"):
+        path = f"{files['folder'].rstrip('/')}/calibrator.json"
+        code = _CODE.format(**files, path=path, floor=f", floor={floor}" if floor else "")
+        words += Markup('<pre id="code">{}</pre>').format(code)
+    lines = snippet.strip().split("\n")
+    numpy = say("with_numpy", run=run, count=len(lines))
+    parts = [
+        Section("In NumPy, without focalgeo", numpy + Markup('<pre id="snippet">{}</pre>').format(snippet), folded=True)
+    ]
+    fitted = short(json.dumps(choice, ensure_ascii=False), 5000)
+    parts = [*parts[: bool(snippet)], Section("What was fitted", say("fitted", calibrator=fitted), folded=True)]
+    return Section("How to apply it", words, parts=parts)

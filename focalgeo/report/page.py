@@ -116,7 +116,10 @@ def _write_run(path, run, search):
             record(run, "The run"),
         ],
         lead=verdict(run),
-        tiles=[(run.method_title(of), metric_cell(row, ECE), run.method_colour(of)) for of, row in eces.items()],
+        tiles=[
+            (f"ECE, {run.method_title(of).lower()}", metric_cell(row, ECE), run.method_colour(of), "")
+            for of, row in eces.items()
+        ],
     )
 
 

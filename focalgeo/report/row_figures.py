@@ -154,6 +154,22 @@ def risk_coverage(run: Run, curves: Mapping[Column, Rows]) -> Axes | None:
     return ax
 
 
+@styled()
+def net_benefit(run: Run, curves: Mapping[Column, Rows], of_all: Rows) -> Axes:
+    """Draw the net benefit of each column against the threshold, with 95% intervals, beside acting on all and none."""
+    ax = new_axes()
+    for column, rows in curves.items():
+        *of_curve, at = _values_of(rows, "value", "low", "high", "group")
+        ribbon(ax, at, *of_curve, colour=run.method_colour(column), label=run.fitted_title(column))
+    ax.plot(*_values_of(of_all, "group", "value"), "--", color=COLOURS["muted"], label="act on all")
+    ax.axhline(0, color=COLOURS["muted"], linestyle=":", label="act on none")
+    top = of_all[0].value  # about the share of class 1
+    ax.set(xlim=(0, 1), ylim=(-0.2 * top, 1.2 * top), xlabel="threshold of P(1)", ylabel="net benefit")
+    percentages(ax, "x")
+    legend(ax)
+    return ax
+
+
 def pooled(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
     """Return one bin of several runs as one, with Wilson's 95% interval of its accuracy."""
     counts, *shares = _values_of(bins, "n", "value", "confidence")

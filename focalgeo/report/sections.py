@@ -193,8 +193,8 @@ def say(sentence: str, **numbers: Any) -> Markup:
 def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any) -> Path:
     """Write a page and figures/*.svg beside it; returns the page's path. Nothing is written before all is drawn.
 
-    head: what stands above the sections: lead or verdict, warnings, tiles (title, cell, colour); contents=False: no
-    links to the sections.
+    head: what stands above the sections: lead or verdict, warnings, tiles (title, cell, colour, note); contents=False:
+    no links to the sections.
 
     Raises:
         InputError: a file cannot be written, or the folder of the figures is a link to another.
@@ -254,4 +254,5 @@ def record(run: selection.Run, title: str, **notes: Any) -> Section:
     }
     command = short(shlex.join(map(str, run.manifest.get("command", ()))), 10_000)
     words = say("command", text=command)
-    return Section(f"{title}, and how to repeat it", words=words, lists=lists, notes=say("record", **notes))
+    kept = Section("Settings, seconds, versions and checksums", lists=lists, folded=True)
+    return Section(f"{title}, and how to repeat it", words, parts=[kept], notes=say("record", **notes))

@@ -130,7 +130,8 @@ class Run(NamedTuple):
         values = self.fitted_values(column)
         if shares := [row for row in self.select(Fit, column) if row.name.startswith(_SHARE)]:
             return f"the mixture of {len(shares)} methods ({column.method})"
-        return self.fitted_title(column).lower() + (f" ({', '.join(values)})" if values else "")
+        title = self.fitted_title(column).lower().replace("platt", "Platt")
+        return title + (f" ({', '.join(values)})" if values else "")
 
     def method_colour(self, column: Column) -> str:
         """Return the colour of a column's method: grey as trained, two that stay, others by place in the manifest."""

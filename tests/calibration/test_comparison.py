@@ -146,9 +146,10 @@ def test_rows_that_repeat_their_cluster_are_worth_no_more_than_one():
     np.testing.assert_allclose(by_name.choice.test, repeated.choice.test)
     assert alone.choice.test.p_value == pytest.approx(repeated.choice.test.p_value, rel=1e-4)
     narrow = 0
-    # a floor is of independent examples alone
-    unclustered = ([row for row in found.rows if row.name != "noise_floor"] for found in (plain, naive))
-    for row, other, independent, wrong in zip(alone.rows, repeated.rows, *unclustered, strict=True):
+    # a floor is of independent examples alone, and events are counted
+    left_out = ("noise_floor", "events")
+    compared = ([row for row in of.rows if not row.name.endswith(left_out)] for of in (alone, repeated, plain, naive))
+    for row, other, independent, wrong in zip(*compared, strict=True):
         assert row.name == other.name
         if row.name == "spiegelhalter_z":  # a sum of independent examples, no mean of them
             continue
@@ -257,6 +258,29 @@ def test_a_single_map_that_keeps_the_class_is_taken_where_it_is_preferred():
     found = chosen_of(OTHER, STACKING, values=(9, 2, 0.6, -5, 1), prefer="plain")
     assert found.fitted.method is FOCAL
     assert chosen_of(STACKING, values=(9, 2, 1.6, 0), prefer="plain").fitted.method is PLAIN
+
+
+def test_of_two_classes_the_plain_choice_keeps_the_ranking():
+    """Where P(1) is off by a shift, no temperature mends it."""
+    logits, labels = outputs(600, 2)
+    shifted = logits + np.float32([0, 3])
+    methods = ("temperature_scaling", "platt_scaling", "vector_scaling")
+    found = compare((shifted, labels), methods=methods, prefer="plain", num_resamples=100, thresholds=[0.3])
+    assert found.choice.fitted.method.name == "platt_scaling"
+    ranks = [np.argsort(np.diff(rows)[:, 0]) for rows in (shifted, found.choice.fitted.predict_log_proba(shifted))]
+    np.testing.assert_array_equal(*ranks)
+    rows = {row.method: row for row in select(found.rows, Metric, name="net_benefit", group="0.3")}
+    acted = np.float64(np.exp(np.asarray(found.held_out[0].log_probs))[:, 1] >= 0.3)
+    expected = (acted @ (labels == 1) - acted @ (labels == 0) * 0.3 / 0.7) / 600  # as R's dcurves computes it
+    assert rows["uncalibrated"].value == pytest.approx(expected)
+    assert rows.keys() == {"uncalibrated", "platt_scaling"}
+    (of_all,) = select(found.rows, Metric, name="net_benefit_of_all", group="0.3")
+    assert of_all.value == pytest.approx(labels.mean() - (1 - labels.mean()) * 0.3 / 0.7)
+    assert of_all.low < of_all.value < of_all.high
+    with pytest.raises(InputError, match="thresholds are of P\\(1\\) of two classes, here are 3"):
+        compare(outputs(60, 3), thresholds=[0.3])
+    with pytest.raises(InputError, match="thresholds is 1"):
+        compare((shifted, labels), thresholds=[1])
 
 
 def test_with_few_examples_temperature_scaling_is_taken():

@@ -176,7 +176,7 @@ def test_costs_decide():
     ("options", "says"),
     [
         ({"coverage": 1.0}, r"coverage is 1\.0: give a share above 0 and below 1"),
-        ({"coverage": 90}, "coverage is 90: give a share above 0 and below 1, as 0.9"),
+        ({"coverage": 90}, "coverage is 90: give a share above 0 and below 1, for example 0.9"),
         ({"coverage": [0.9, 0.8]}, "coverage is"),
         ({"coverage": "a"}, "coverage is a"),
         ({"kind": "raps", "free": -1}, "free is -1"),

@@ -194,6 +194,8 @@ def test_class_1_calibration_is_of_the_probability_of_class_1():
     row, *others = metric_rows.class1_rows(sampled(given, labels))
     bins = select(others, ReliabilityBin)
     named = {each.name: each.value for each in select(others, Metric)}
+    assert named.pop("events") == (labels == 1).sum()
+    assert 0 < named.pop("class1_noise_floor") < 0.1
     expected = calibration.all_metrics(given[0].log_probs, labels, names=named)
     np.testing.assert_allclose(list(named.values()), list(expected.values()), rtol=1e-4)
     assert named.keys() >= {"auroc", "binary_brier", "calibration_slope", "calibration_intercept"}
@@ -229,3 +231,11 @@ def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
         assert row.low <= row.value <= row.high
         assert row.n == inside.sum()
     assert metric_rows.group_rows(sampled(given, labels), np.arange(400)) == []
+    logits, labels = outputs(400, 2)
+    rows = metric_rows.group_rows(sampled([calibrated(logits)], labels), group, ["calibration_slope"])
+    for row in select(rows, Metric, name="group_calibration_slope"):
+        inside = group == row.group
+        expected = calibration.calibration_slope(jax.nn.log_softmax(logits[inside]), labels[inside])
+        np.testing.assert_allclose(row.value, expected, rtol=1e-3)
+        (events,) = select(rows, Metric, name="events", group=row.group)
+        assert (events.value, events.n) == (labels[inside].sum(), inside.sum())

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from focalgeo import checks
-from focalgeo.calibration import blocks
+from focalgeo.calibration import blocks, decisions
 from focalgeo.calibration.examples import Clusters, Outputs, prevalence_weights
 from focalgeo.calibration.fits.focal import ScoreTest, score_test
 from focalgeo.calibration.fits.search import GAMMAS, Grid
@@ -22,6 +22,7 @@ from focalgeo.types import (
     DEFAULT_METRICS,
     METRIC_OF,
     MOST_RESAMPLES,
+    OF_CLASS_ONE,
     Array,
     DataWarning,
     InputError,
@@ -34,6 +35,9 @@ FEWEST_RESAMPLES = 100  # with fewer, the ends of an interval are chance, and me
 LEVEL = 0.05  # two-sided p-value of the score test, from which on outputs as given may be calibrated
 NEAR = 0.5  # standard errors of a difference, within which the simpler of two methods counts as good
 PREFERENCES = ("least", "plain")
+_RANKING = ("platt_scaling", "beta_calibration")  # keep the ranking by P(1), and not the predicted class
+_AT_ONCE = 10**6  # examples times groups, with which metrics of P(1) take a minute
+_RESAMPLES_OF_GROUPS = 200  # the end of an interval is known to 10% of its half
 
 
 class Choice(NamedTuple):
@@ -71,7 +75,8 @@ def choose(
             minus the uncalibrated predictions, in the metric of the criterion.
         criterion: "nll", or the ECE that the methods are fitted by. A method that has no fit by it takes part with
             another of its fits.
-        prefer: "least", or "plain" for a choice among all single maps that keep the predicted class.
+        prefer: "least", or "plain" for a choice among all single maps that keep the predicted class, or of two classes
+            the ranking by P(1), as Platt scaling does.
         test: `temperature_score_test` of the uncalibrated outputs on all examples.
         absent: Whether a class has no example among those that were fitted on.
 
@@ -108,7 +113,7 @@ def choose(
     # where the score test refutes T = 1, the outputs as given leave the pool
     pool = admitted[hot:]  # one fit at least stands beside the outputs as given
     if prefer == "plain":
-        pool = [fitted for fitted in pool if fitted.method.keeps_class] or pool
+        pool = [fitted for fitted in pool if fitted.method.keeps_class or fitted.method.name in _RANKING] or pool
     elif mixture:
         pool = [fitted for fitted in pool if fitted is uncalibrated] + mixture
     least = pool[0]
@@ -168,6 +173,7 @@ class Settings(NamedTuple):
     trained_gamma: float | None = None
     gammas: Grid = GAMMAS
     temperatures: Grid = TEMPERATURES
+    thresholds: Sequence[float] = ()
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **others: Any) -> "Settings":
@@ -203,6 +209,7 @@ def compare(
     also: Mapping[str, tuple[Array, Array | None]] | None = None,
     clusters: Array | tuple | None = None,
     prevalence: float | None = None,
+    thresholds: Sequence[float] = (),
 ) -> Comparison:
     """Calibration methods fitted and chosen on val, and measured with intervals on test: the rows of the command.
 
@@ -232,6 +239,7 @@ def compare(
             of test; without them the clusters of `Outputs` are taken.
         prevalence: Share of class 1 of two in use, where a split is rebalanced: both get weights of
             `prevalence_weights`.
+        thresholds: Of P(1) of two classes, from which one acts: rows "net_benefit" of a decision curve.
 
     A DataWarning says what speaks against the outputs. A number that is not finite is a RunError.
 
@@ -306,6 +314,12 @@ def study(
     place = [fitted is choice.fitted for fitted in fits].index(True)  # in `measured` too
     shown = {0, *metric_rows.candidates(measured.calibrated, criterion)[:1], place}
     gaps = metric_rows.class_gap_rows(_part(measured, sorted(shown)))
+    judged, group = _part(measured, sorted({0, place})), (on_test or of_val).group
+    if settings.thresholds:
+        gaps += metric_rows.net_benefit_rows(judged, settings.thresholds)
+    if num_classes == 2 and group is not None and len(group) * len({*group}) <= _AT_ONCE:
+        few = judged._replace(num_resamples=min(settings.num_resamples, _RESAMPLES_OF_GROUPS))
+        gaps += metric_rows.group_rows(few, group, [name for name in OF_CLASS_ONE if name != "spiegelhalter_z"])
     rows = [*metric_rows.fit_rows(fits, n=len(of_val.examples.labels)), *rows_of_test, *rows, *gaps]
     return Comparison(rows, fits, choice, held_out.calibrated, suspected, search)
 
@@ -424,6 +438,10 @@ def checked_methods(
         if not by_nll:
             raise InputError("stacking is fitted by NLL: leave it out of methods, or give criterion nll")
         names = (*names, *fitting.members(num_classes))
+    for threshold in settings.thresholds:
+        decisions.check_share("thresholds", threshold)
+    if settings.thresholds and num_classes != 2:
+        raise InputError(f"thresholds are of P(1) of two classes, here are {num_classes}: leave them out")
     candidates = {name: method for name, method in METHODS.items() if name in names or name == "uncalibrated"}
     if methods is None:
         return fitting.usable(candidates, settings._asdict(), num_classes)

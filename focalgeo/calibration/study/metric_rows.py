@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from scipy.sparse import csr_array
 from scipy.special import stdtrit
 
+from focalgeo.calibration import decisions
 from focalgeo.calibration.methods import Calibrated, Fitted
 from focalgeo.calibration.metrics import METRICS, binning, chance, metric_entries, resampling, two_classes
 from focalgeo.calibration.study import measurement
@@ -53,16 +54,30 @@ def calibration_rows(
         [('nll', 0.81, 0.18, 1.31), ('reliability', 0.5, 0.15, 0.85)]
     """
     rows = _rows(sample, metric_entries(names), binning.reliability, "reliability", pairs)
-    for calibrated in sample.calibrated if "ece" in names and sample.clusters is None else ():
-        confidence = chance.confidence_of(np.asarray(calibrated.log_probs))
-        mean, high = chance.floor_of(confidence, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS)
-        rows.append(Metric("noise_floor", mean, 0.0, high, len(sample.labels), **_tags(sample, calibrated)))
-    return rows
+    return rows + (_floor_rows(sample, "noise_floor", slice(None)) if "ece" in names else [])
 
 
 def class1_rows(sample: Sample) -> list[Row]:
-    """Rows of two-class problems: CLASS1_METRICS and reliability bins of P(class 1), whatever is predicted."""
-    return _rows(sample, measurement.CLASS1_METRICS, two_classes.binary_reliability, "class1_reliability")
+    """Rows of two-class problems: CLASS1_METRICS and reliability bins of P(class 1), whatever is predicted.
+
+    Beside them stand "class1_noise_floor", that of the ECE of P(1), and "events", how many examples are of class 1.
+    """
+    rows = _rows(sample, measurement.CLASS1_METRICS, two_classes.binary_reliability, "class1_reliability")
+    return [*rows, *_floor_rows(sample, "class1_noise_floor", slice(1, 2)), _events(sample, sample.labels == 1)]
+
+
+def _floor_rows(sample, name, columns):
+    """Of independent examples the ECE that chance leaves of the largest probability of these columns."""
+    rows = []
+    for calibrated in sample.calibrated if sample.clusters is None else ():
+        confidence = chance.confidence_of(np.asarray(calibrated.log_probs)[:, columns])
+        mean, high = chance.floor_of(confidence, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS)
+        rows.append(Metric(name, mean, 0.0, high, len(sample.labels), **_tags(sample, calibrated)))
+    return rows
+
+
+def _events(sample, events, **group):
+    return Metric("events", float(events.sum()), n=len(events), **group, **_tags(sample, sample.calibrated[0]))
 
 
 def _rows(sample, entries, bins, name, pairs=()):
@@ -81,26 +96,29 @@ def _rows(sample, entries, bins, name, pairs=()):
     return rows + _difference_rows(sample, measured, pairs)
 
 
-def group_rows(sample: Sample, group: np.ndarray) -> list[Metric]:
+def group_rows(sample: Sample, group: np.ndarray, names: Sequence[str] = ()) -> list[Metric]:
     """Rows "group_ece" and "group_accuracy" of every group of LEAST_EXAMPLES examples or more; n is the group's.
 
     group [examples] names each example's group. All examples are resampled together, so that a group's size varies.
     "macro_ece" and "macro_accuracy" are the means over these groups; of two classes there are those of "class1_ece".
+    With names of OF_CLASS_ONE the rows are of these metrics, and "events" of each group.
     """
-    entries = _OF_GROUPS
-    if sample.calibrated[0].log_probs.shape[1] == 2:
+    entries = {name: measurement.CLASS1_METRICS[name] for name in names} or _OF_GROUPS
+    if not names and sample.calibrated[0].log_probs.shape[1] == 2:
         entries = entries | {"class1_ece": measurement.CLASS1_METRICS["class1_ece"]}
-    names, sizes = np.unique(group, return_counts=True)
-    names, sizes = names[sizes >= LEAST_EXAMPLES], sizes[sizes >= LEAST_EXAMPLES]
-    if not len(names):
+    groups, sizes = np.unique(group, return_counts=True)
+    groups, sizes = groups[sizes >= LEAST_EXAMPLES], sizes[sizes >= LEAST_EXAMPLES]
+    if not len(groups):
         return []
-    inside = jnp.asarray(names[:, None] == group, jnp.float32)
+    inside = jnp.asarray(groups[:, None] == group, jnp.float32)
     measured = measurement.measure(sample, entries, inside=inside)
     means = jax.tree.map(lambda values: values.mean(axis=-1), measured)
     rows = [replace(row, name=f"macro_{row.name}") for row in _metric_rows(sample, means, entries)]
+    if names:
+        rows += [_events(sample, np.asarray(sample.labels)[group == name] == 1, group=str(name)) for name in groups]
     return rows + [
         replace(row, name=f"group_{row.name}", group=str(name), n=int(size))
-        for index, (name, size) in enumerate(zip(names, sizes, strict=True))
+        for index, (name, size) in enumerate(zip(groups, sizes, strict=True))
         for row in _metric_rows(sample, jax.tree.map(itemgetter((..., index)), measured), entries)
     ]
 
@@ -132,30 +150,54 @@ def class_gap_rows(sample: Sample) -> list[Metric]:
     Student's by clusters: of many classes 1 in 20 leaves out 0 by chance. A class without an example has none, nor has
     any of more than 10,000 classes.
     """
-    rows, n, clusters = [], len(sample.labels), sample.clusters
+    rows, n = [], len(sample.labels)
     if sample.calibrated[0].log_probs.shape[1] > _MOST_GAPS:
         return []
     present = {*np.asarray(sample.labels).tolist()}
-    spread, quantile = resampling.student(clusters)
-    counts = np.ones(n) if clusters is None else np.float64(clusters.counts)
-    if clusters is None:
-        spread = (n / max(n - 1, 1)) ** 0.5
     for calibrated in sample.calibrated:
         with np.errstate(under="ignore"):
             gaps = np.exp(np.asarray(calibrated.log_probs))
         gaps[np.arange(n), np.asarray(sample.labels)] -= 1
-        value = np.einsum("n,nk->k", counts, gaps, dtype=np.float64) / counts.sum()
-        # in place: with many classes this table is the largest array there is
-        gaps -= value
-        if clusters is not None:
-            gaps = csr_array((counts, (clusters.index, np.arange(n)))) @ gaps
-        half = quantile * spread * np.sqrt(np.einsum("nk,nk->k", gaps, gaps, dtype=np.float64)) / counts.sum()
         rows += [
             finite(Metric("class_gap", *numbers, n, group=str(k), **_tags(sample, calibrated)))
-            for k, numbers in enumerate(zip(value, value - half, value + half, strict=True))
+            for k, numbers in enumerate(_means(gaps, sample.clusters))
             if k in present
         ]
     return rows
+
+
+def net_benefit_rows(sample: Sample, thresholds: Sequence[float]) -> list[Metric]:
+    """Rows "net_benefit" of two classes at these thresholds and at 1%, 2%, ... 99%, which is its group.
+
+    "net_benefit_of_all" is that of acting on every example; the intervals are those of `class_gap_rows`.
+    """
+    rows, n = [], len(sample.labels)
+    at = np.union1d(np.arange(1, 100) / 100, thresholds)
+    every = np.tile([-np.inf, 0.0], (n, 1))
+    given = [("net_benefit", calibrated, calibrated.log_probs) for calibrated in sample.calibrated]
+    for name, calibrated, log_probs in [*given, ("net_benefit_of_all", sample.calibrated[0], every)]:
+        gains = _means(decisions.gains(log_probs, sample.labels, at), sample.clusters)
+        rows += [
+            finite(Metric(name, *numbers, n, group=f"{threshold:g}", **_tags(sample, calibrated)))
+            for threshold, numbers in zip(at, gains, strict=True)
+        ]
+    return rows
+
+
+def _means(table, clusters):
+    """The mean of each column of a table [examples, columns] and the ends of its interval; the table is used up."""
+    n = len(table)
+    spread, quantile = resampling.student(clusters)
+    counts = np.ones(n) if clusters is None else np.float64(clusters.counts)
+    if clusters is None:
+        spread = (n / max(n - 1, 1)) ** 0.5
+    value = np.einsum("n,nk->k", counts, table, dtype=np.float64) / counts.sum()
+    # in place: with many classes this table is the largest array there is
+    table -= value
+    if clusters is not None:
+        table = csr_array((counts, (clusters.index, np.arange(n)))) @ table
+    half = quantile * spread * np.sqrt(np.einsum("nk,nk->k", table, table, dtype=np.float64)) / counts.sum()
+    return zip(value, value - half, value + half, strict=True)
 
 
 def _tags(sample, calibrated):
