@@ -157,7 +157,7 @@ def _along_axis(sweep, quantities):
 def _scatter(sweep, split):
     """Draw ECE against cross-entropy's trace on a split, a point for each member and seed, a colour for each value."""
     trace, ece = sweep.numbers(Trace, split=split, **_OF_CROSS_ENTROPY), sweep.metric("ece")
-    ax, known = style.new_axes(4.6, 3.4), np.isfinite(trace + ece)
+    ax, known = style.new_axes(style.WIDE, 3.4), np.isfinite(trace + ece)
     for place, (value, shade) in enumerate(sweep.values.items()):
         if known[:, place].any():
             ax.scatter(trace[:, place], ece[:, place], color=shade, s=26, label=value)
@@ -194,7 +194,6 @@ def _reliability(sweep: Sweep) -> list[Section]:
                 for place, value in enumerate(sweep.values)
                 if (bins := grouped(select(sweep.rows[line, value], ReliabilityBin, **fields), "bin"))
             ],
-            layout="small",
         )
         for number, line in enumerate(sweep.lines)
     ]
