@@ -50,6 +50,7 @@ fuzz: $(TESTS)
 docs: $(DOCS)
 	$(BIN)/python -m docs.tables
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_pages.py
+	$(BIN)/python -m docs.site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: $(TESTS)
