@@ -374,7 +374,7 @@ def class_gaps(run: Run) -> dict[str, dict[Column, Metric]]:
 
 @styled()
 def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> Axes:
-    """Draw each class's mean probability less its share with 95% intervals, the farthest off in standard errors first.
+    """Draw each class's mean probability minus its share with 95% intervals, the farthest off in standard errors first.
 
     A mark is filled where all classes counted as chances (Bonferroni) leave it off 0.
     """
@@ -388,7 +388,7 @@ def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> 
         for name in classes
     }
     key = [(run.fitted_title(column), run.method_colour(column), True) for column in columns]
-    return intervals(lines, "mean probability less share, percentage points", scale=100, key=key)
+    return intervals(lines, "mean probability minus share, percentage points", scale=100, key=key)
 
 
 @styled()
