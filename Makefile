@@ -13,12 +13,14 @@ PYTEST_FLAGS ?= -n auto --dist loadfile --durations=15 --hypothesis-seed=$(SEED)
 ACCELERATOR ?= any
 EXTRA ?= $(if $(filter any,$(ACCELERATOR)),$(if $(wildcard /dev/nvidiactl),gpu,$(if $(wildcard /dev/accel0 /dev/vfio/0),tpu)))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+BROWSER ?= chromium
 SHARED_DATA := $(wildcard ../shared/data)
 export FOCALGEO_DATA ?= $(if $(SHARED_DATA),$(abspath $(SHARED_DATA)))
 
-.PHONY: help run docs test test-all test-accelerator fuzz quick-test lint install clean
+.PHONY: help run picture docs test test-all test-accelerator fuzz quick-test lint install clean
 help:
 	@echo "make run    install into $(VENV), then the main job on digits (runs/digits/report.html)"
+	@echo "make picture   that, and docs/report.png of the page's first screen, by chromium (BROWSER=...)"
 	@echo "make test   install into $(VENV), then lint and the tests that do not take long"
 	@echo "make test-all   PyTorch and trackers too, make test, then the long tests: every recipe, kills, devices, notebooks (a quarter of an hour more)"
 	@echo "make docs   the tables of names, and the site in build/site: every link, the code of its pages and its notebooks are tried (2 minutes)"
@@ -29,6 +31,9 @@ help:
 run: $(RUNS)
 	$(BIN)/python -m focalgeo.run --config=configs/digits.py --workdir=runs/digits
 	@echo "python -m focalgeo and the README's other commands: after '. $(BIN)/activate'"
+
+picture: run
+	$(BROWSER) --headless --no-sandbox --hide-scrollbars --window-size=1100,1130 --screenshot=docs/report.png $(CURDIR)/runs/digits/report.html
 
 test: $(TESTS) lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
@@ -50,6 +55,7 @@ fuzz: $(TESTS)
 docs: $(DOCS)
 	$(BIN)/python -m docs.tables
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_pages.py
+	$(BIN)/python -m docs.site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: $(TESTS)

@@ -1,4 +1,4 @@
-"""The site: pages from where they stand in the repository, those made at the build, and the links between them.
+"""The site: python -m docs.site writes its pages, the repository's and those that are made, for any builder.
 
 A hook of MkDocs (mkdocs.yml), and an extension of griffe for docstrings as the house writes them.
 """
@@ -7,17 +7,18 @@ import importlib
 import inspect
 import posixpath
 import re
+import shutil
 import sys
 import tempfile
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import griffe
 from markdown.extensions.toc import slugify
-from mkdocs.structure.files import File, Files
 
 from docs import names, notebooks
-from experiments.question import QUESTIONS
+from experiments.question import TOPICS
 
 ROOT = Path(__file__).parent.parent
 SHOWN = (
@@ -34,37 +35,44 @@ def on_config(config):
     def section(form, stems):
         return [{stem.replace("_", " ").capitalize(): form.format(stem)} for stem in stems]
 
+    form = "experiments/{}/README.md"
     config.nav += [
         {"Notebooks": section("colabs/{}.md", (path.stem for path in NOTEBOOKS))},
-        {"Experiments": ["experiments/README.md", *section("experiments/{}/README.md", QUESTIONS)]},
+        {"Experiments": ["experiments/README.md", *({topic: section(form, of)} for topic, of in TOPICS.items())]},
         {"API": ["api/README.md", *section("api/{}.md", names.PAGES)]},
     ]
 
 
-def on_files(files, config):
-    """The theme's files, the repository's that are shown, and those that are made."""
+def on_post_page(output, **_):
+    """What the theme leaves out for those who do not use a mouse: code that scrolls has the focus, search a name."""
+    output = re.sub(r"(<pre>(?:<span></span>)?<code)>", r'\1 tabindex="0">', output)
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
+def write(folder: Path) -> None:
+    """Write every page: the repository's with links that lead to pages, those that are made, and their pictures."""
     made = {"examples/README.md": examples(), "api/README.md": index()}
     made |= dict(map(reference, names.PAGES))
     for page in ("docs/concepts", "docs/gallery"):
         made |= notebooks.drawn(ROOT / f"{page}.md", page)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
-        run = pool.map(lambda path: notebooks.latest(path, Path(folder) / path.stem), NOTEBOOKS)
+    with tempfile.TemporaryDirectory() as runs, ThreadPoolExecutor(2) as pool:
+        run = pool.map(lambda path: notebooks.latest(path, Path(runs) / path.stem), NOTEBOOKS)
         for path, notebook in zip(NOTEBOOKS, run, strict=True):
             made |= notebooks.pages(notebook, f"colabs/{path.stem}")
-    paths = (path.relative_to(ROOT).as_posix() for pattern in SHOWN for path in sorted(ROOT.glob(pattern)))
-    return Files(
-        [
-            *(file for file in files if file.src_dir != config.docs_dir),
-            *(File(path, str(ROOT), config.site_dir, config.use_directory_urls) for path in paths if path not in made),
-            *(File.generated(config, path, content=text) for path, text in made.items()),
-        ]
-    )
+    paths = (path for pattern in SHOWN for path in ROOT.glob(pattern))
+    files = {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in paths}
+    files |= {path: text.encode() for path, text in made.items()}
+    # the front page has no list beside it
+    files["README.md"] = b"---\nhide: [navigation]\n---\n" + files["README.md"]
+    shutil.rmtree(folder, ignore_errors=True)
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(linked(content.decode(), path).encode() if path.endswith(".md") else content)
 
 
-def on_page_markdown(markdown, page, **_):
-    """Links to folders, notebooks and examples lead to their pages; the front page has no list beside it."""
-    page.meta["hide"] = ["navigation"] if page.is_homepage else []
-    folder = posixpath.dirname(page.file.src_uri)
+def linked(markdown: str, page: str) -> str:
+    """The text of a page, whose links to folders, notebooks and examples lead to their pages."""
+    folder = posixpath.dirname(page)
 
     def link(match):
         path = posixpath.normpath(posixpath.join(folder, match[1]))
@@ -89,15 +97,21 @@ def examples() -> str:
 
 
 def reference(page: str) -> tuple[str, str]:
-    """A page of the API: its public names by the modules that define them."""
-    parts, module = [f"# {page.capitalize()}"], None
-    for name, member in sorted(names.members(page).items(), key=lambda item: item[1].__module__):
-        if member.__module__ != module:
-            module = member.__module__
-            about = inspect.getdoc(importlib.import_module(module)).partition("\n")[0]
-            parts.append(f"## focalgeo.{module.partition('.')[2]}\n\n{about}")
-        parts.append(f"::: {_path(name)}")
+    """A page of the API: what its examples begin with, and its public names by the modules that define them."""
+    parts = [f"# {page.capitalize()}", names.GIVEN]
+    for module, about, members in _modules(page):
+        parts += [f"## {module}", about, *(f"::: {_path(name)}" for name in members)]
     return f"api/{page}.md", "\n\n".join(parts)
+
+
+def _modules(page):
+    """Each module of a page: its name, the first line of its docstring, and its public names."""
+    of_module = defaultdict(list)
+    for name, member in names.members(page).items():
+        of_module[member.__module__].append(name)
+    for module, members in sorted(of_module.items()):
+        about = inspect.getdoc(importlib.import_module(module)).partition("\n")[0]
+        yield f"focalgeo.{module.partition('.')[2]}", about, members
 
 
 def _path(name):
@@ -107,10 +121,12 @@ def _path(name):
 
 def index() -> str:
     """A page of all public names, each a link: one that the API lacks is an error of the build."""
-    parts = ["# The public names", names.GIVEN]
+    parts = ["# The public names"]
     for page in names.PAGES:
-        links = ", ".join(f"[`{name.rpartition('.')[2]}`][{_path(name)}]" for name in names.members(page))
-        parts += [f"## {page.capitalize()}", links]
+        parts.append(f"## [{page.capitalize()}]({page}.md)")
+        for _, about, members in _modules(page):
+            links = ", ".join(f"[`{name.rpartition('.')[2]}`][{_path(name)}]" for name in members)
+            parts.append(f"{about}\n\n{links}")
     return "\n\n".join(parts)
 
 
@@ -139,3 +155,7 @@ class Docstrings(griffe.Extension):
         fields = [field for field in cls.attributes.values() if field.annotation and "property" not in field.labels]
         if cls.docstring and fields and not cls.name.startswith("_"):
             cls.docstring.value += "\n\n```python\n" + "\n".join(field.source for field in fields) + "\n```"
+
+
+if __name__ == "__main__":
+    write(ROOT / "build" / "pages")

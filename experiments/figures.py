@@ -18,12 +18,12 @@ BLUE, RED, GREEN = "#0072b2", "#d55e00", "#009e73"
 COLOURS = (BLUE, RED, GREEN, "#000000", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = "os^DvP*X<>hp"
 STYLES = ("-", "--", ":", "-.")
-plt.rcParams |= {"axes.grid": True, "axes.axisbelow": True, "grid.color": "0.9", "axes.titlesize": 10}
+plt.rcParams |= {"axes.grid": True, "axes.axisbelow": True, "grid.color": "0.9", "axes.titlesize": 10, "font.size": 9}
 plt.rcParams |= {"legend.fontsize": 9, "legend.frameon": False}
 
 
 def panels(rows: int, columns: int, width: float, height: float, **shared: Any) -> tuple[Figure, np.ndarray]:
-    """A figure of so many panels [rows, columns]."""
+    """A figure of so many panels [rows, columns]; 7.5 inches are the 720 pixels at which it is shown."""
     return plt.subplots(rows, columns, squeeze=False, figsize=(width, height), layout="constrained", **shared)
 
 
@@ -80,5 +80,7 @@ def legend(figure: Figure, where: str = "lower center", columns: int = 4, title:
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
+    if "center" in where:  # as many beside each other as there is room for
+        columns = min(columns, int(figure.get_figwidth() / (0.6 + 0.075 * max(map(len, named)))) or 1)
     figure.legend(named.values(), named, loc=f"outside {where}", ncols=columns, title=title)
     return figure

@@ -24,6 +24,7 @@ import argparse
 import contextlib
 import importlib
 import inspect
+import itertools
 import json
 import re
 import subprocess
@@ -43,12 +44,20 @@ from focalgeo.types import InputError, RunError
 HERE = Path(__file__).parent
 RECORD = "<!-- record -->\n"  # in details.md before what was measured once: it is kept as it is
 MARK = re.compile(r"(<!-- (?P<name>[\w ]+)(: (?P<rows>[^\n]+?))? -->\n).*?(<!-- end -->\n)", re.DOTALL)
-QUESTIONS = (
-    *("calibration_of_losses", "regime", "large_gamma", "during_training", "two_parameters", "curvature_and_gamma"),
-    *("trace_penalty", "focal_temperature", "theory", "which_ece", "posthoc", "curvature_of_losses", "held_apart"),
-    *("switch", "sharpness_aware", "text_transformer", "bounds", "learned_gamma", "known_surfaces"),
-    *("causes", "map_and_matrix", "accelerators", "benchmarks", "intervals"),
-)
+TOPICS = {
+    "Losses": (
+        *("calibration_of_losses", "regime", "large_gamma", "during_training"),
+        *("two_parameters", "learned_gamma", "switch", "text_transformer"),
+    ),
+    "After training": ("posthoc", "focal_temperature", "map_and_matrix", "which_ece", "intervals"),
+    "Curvature": (
+        *("curvature_and_gamma", "curvature_of_losses", "causes", "held_apart"),
+        *("trace_penalty", "sharpness_aware", "known_surfaces"),
+    ),
+    "Theory": ("theory", "bounds"),
+    "Machine": ("benchmarks", "accelerators"),
+}
+QUESTIONS = tuple(itertools.chain(*TOPICS.values()))
 Flags = argparse.Namespace
 Parts = dict[str, Any]
 
@@ -377,9 +386,12 @@ def counts(name: str) -> list[str]:
 
 
 def index() -> str:
-    """The table of all questions, in experiments/README.md: each with its claims by verdict and its last run."""
-    rows = [[f"[`{name}`]({name})", title(name), *counts(name)] for name in QUESTIONS]
-    return markdown(["`python -m experiments ...`", "question", *VERDICTS, "run"], rows)
+    """The questions by topic, in experiments/README.md: with answers, claims by verdict and last runs."""
+    parts = []
+    for topic, names in TOPICS.items():
+        rows = [[f"[`{name}`]({name})", f"{title(name)} **{conclusion(name)}.**", *counts(name)] for name in names]
+        parts.append(f"### {topic}\n\n{markdown(['name', 'question', *VERDICTS, 'run'], rows)}")
+    return "\n".join(parts)
 
 
 def listing() -> str:
@@ -392,7 +404,16 @@ def listing() -> str:
 
 def title(name: str) -> str:
     """The heading of a question's README."""
-    return (HERE / name / "README.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    return _readme(name)[0].removeprefix("# ")
+
+
+def conclusion(name: str) -> str:
+    """What a question's README answers, in bold."""
+    return " ".join(_readme(name)[1].split("**")[1].removeprefix("Answer. ").split())
+
+
+def _readme(name):
+    return (HERE / name / "README.md").read_text(encoding="utf-8").split("\n\n", 2)
 
 
 def summary(name: str) -> str:

@@ -135,7 +135,7 @@ def figures(monkeypatch):
 
     def to_svg(figure, name):
         made[name] = figure
-        return '<svg viewBox="0 0 1 1"/>'
+        return '<svg viewBox="0 0 1 1"></svg>'
 
     monkeypatch.setattr(style, "to_svg", to_svg)
     return made

@@ -94,7 +94,7 @@ def _gibibytes(run):
 
 def sizes_figure(command):
     """Seconds and memory of a run that finds its programs against examples, a line for each number of classes."""
-    figure, [axes] = figures.panels(1, 2, 8.6, 3.6)
+    figure, [axes] = figures.panels(1, 2, 7.5, 3.6)
     rows = [row for row in command if "error" not in row]
     numbers = {
         "seconds from start to exit": lambda run: run["seconds"],

@@ -274,7 +274,7 @@ def trace_and_ece(runs):
     looks = {network: figures.look(place) for place, network in enumerate(networks)}
     kinds = [networks.keys() & kind for kind in (IMAGES, (DIGITS,), GRAPHS)]
     rows = [[network for network in networks if network in kind] for kind in kinds if kind]
-    figure, axes = figures.panels(len(rows), 2, 9.4, 3.9 * len(rows) + 0.5, sharey="row")
+    figure, axes = figures.panels(len(rows), 2, 7.5, 3.9 * len(rows) + 0.5, sharey="row")
     for line, row in zip(axes, rows, strict=True):
         for axis, (of, words) in zip(line, SURFACE.items(), strict=True):
             trace = f"trace {of} val"

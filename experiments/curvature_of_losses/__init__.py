@@ -165,7 +165,7 @@ def outputs_table(runs):
 def trace_and_ece(runs):
     """ECE as trained against both traces on val: each run faint, the mean of each way, named in the legend."""
     traces = {"CE": "trace of cross-entropy's Hessian on val", "own": "trace of the own loss's Hessian"}
-    figure, panels = figures.row(traces.items(), 9.4, 4.6, sharey=True)
+    figure, panels = figures.row(traces.items(), 7.5, 4.6, sharey=True)
     for axis, (of, label) in panels:
         for place, (title, group) in enumerate(groups(runs).items()):
             look, trace = figures.look(place), group[f"trace {of} val"]

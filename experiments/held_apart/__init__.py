@@ -123,7 +123,7 @@ def effects_table(runs):
 def lambda_max(runs):
     """lambda_max of both Hessians on val against gamma at every setting: geometric means over seeds."""
     titles = {"lambda_max CE val": "λ_max, cross-entropy, val", "lambda_max own val": "λ_max, trained loss, val"}
-    figure, axes = figures.panels(2, 2, 8.2, 5.6, sharex=True, sharey="row")
+    figure, axes = figures.panels(2, 2, 7.5, 5.6, sharex=True, sharey="row")
     for row, (name, words) in zip(axes, titles.items(), strict=True):
         means = np.exp(table_of(runs, name).mean(0))  # [gammas, rates, batches, optimisers]
         for place, (axis, (optimiser, rates)) in enumerate(zip(row, RATES.items(), strict=True)):

@@ -231,7 +231,7 @@ def of_cells(runs: pd.DataFrame) -> Iterator[tuple]:
 
 def coverage(runs):
     """Coverage of the ECE against the true one, of three intervals."""
-    figure, panels = figures.row(("focalgeo", "before", "percentile"), 9.4, 2.8, sharey=True)
+    figure, panels = figures.row(("focalgeo", "before", "percentile"), 7.5, 2.8, sharey=True)
     held, true = of(runs, "ece", 0), runs.groupby("cell", sort=False).true.first()
     for number, (axis, at) in enumerate(panels):
         axis.plot(100 * true, 100 * held[at], linestyle="", **figures.look(number))

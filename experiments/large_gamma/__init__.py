@@ -109,7 +109,7 @@ def ends_table(runs):
 
 def gammas(runs):
     """Test accuracy and ECE as trained against gamma; means over the seeds that learned."""
-    figure, panels = figures.row(("accuracy", "ece"), 8.6, 3.6)
+    figure, panels = figures.row(("accuracy", "ece"), 7.5, 3.6)
     groups = learned(runs).sort_values("gamma").groupby("task", sort=False)
     groups = {title: groups.get_group(task) for task, title in TITLES.items()}
     for axis, name in panels:

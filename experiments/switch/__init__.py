@@ -237,7 +237,7 @@ def paths(runs):
     """ECE and the trace of cross-entropy's Hessian on val: means over seeds against the epochs of both trainings."""
     names = ("ece", "trace")
     styles = {"throughout": "-", (HALF, "kept"): "--", (EPOCHS, "fresh"): ":"}
-    figure, axes = figures.panels(2, 2, 8.6, 5.8, sharex=True, sharey="row")
+    figure, axes = figures.panels(2, 2, 7.5, 5.8, sharex=True, sharey="row")
     for column, source in zip(axes.T, GAMMAS, strict=True):
         for (axis, name), (point, style), gamma in product(zip(column, names, strict=True), styles.items(), GAMMAS):
             way = Way(gamma, 0, "fresh", gamma) if point == "throughout" else Way(source, *point, gamma)

@@ -107,7 +107,7 @@ def cost_table(runs, operations):
 
 def calibration(runs):
     """ECE as trained and after T, and NLL: means with intervals."""
-    figure, panels = figures.row(("ece", "ece after T", "nll"), 9.4, 2.6, sharey=True)
+    figure, panels = figures.row(("ece", "ece after T", "nll"), 7.5, 2.6, sharey=True)
     for axis, name in panels:
         levels = {title: numbers.level(group, name) for title, group in groups(runs).items()}
         figures.lines(axis, {"": levels}, along="x", scale=NUMBERS[name].scale, linestyle="")

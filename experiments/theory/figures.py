@@ -46,7 +46,7 @@ def kimura_1():
 
 def mukhoti_4a_7():
     """Mukhoti et al., Figs. 4(a) and 7, with gamma* between them."""
-    figure, [[ratio, star, optimum]] = figures.panels(1, 3, 10.5, 3.4)
+    figure, [[ratio, star, optimum]] = figures.panels(1, 3, 7.5, 3.4)
     ratios = {gamma: theory.gradient_ratio(P, gamma) for gamma in (0.5, 1.0, 2.0, 3.0, 5.0, 7.0)}
     _curves(ratio, P, ratios, "Fig. 4(a): gradient ratio G(p, γ)", "G", ylim=(0, 2))
     ratio.axhline(1, color="0.5", linestyle=":")
@@ -64,7 +64,7 @@ def mukhoti_4a_7():
 
 def komisarenko_1():
     """Komisarenko & Kull, Fig. 1: focal loss, its proper part and cross-entropy; the binary map."""
-    figure, [[*of_losses, maps]] = figures.panels(1, 3, 10.5, 3.4)
+    figure, [[*of_losses, maps]] = figures.panels(1, 3, 7.5, 3.4)
     log_odds = np.linspace(-14, 14, 1401).astype(np.float32)
     q, labels, words = jax.nn.sigmoid(log_odds), np.ones(len(log_odds), np.int32), "predicted probability q"
     logits = jnp.stack([0 * log_odds, log_odds], axis=1)
@@ -104,7 +104,7 @@ def komisarenko_2_6(matching_temperatures):
 
 def komisarenko_2_right(matching_temperatures):
     """Komisarenko & Kull, Fig. 2, right: the map of two classes in log-odds, with its nearest temperature scalings."""
-    figure, axes = figures.panels(1, 2, 8, 3.6)
+    figure, axes = figures.panels(1, 2, 7.5, 3.6)
     s, rows = np.linspace(-10, 10, 401), pd.DataFrame(matching_temperatures[0]["rows"]).set_index("gamma")
     for axis, gamma, printed in zip(axes[0], (0.5, 3.0), (0.76, 0.36), strict=True):
         best = rows.temperature[gamma]
@@ -134,7 +134,7 @@ def komisarenko_3():
 
 def komisarenko_4():
     """Komisarenko & Kull, Fig. 4: isolines of the conditional risk at its 3rd, 12th and 20th percentile."""
-    figure, axes = figures.panels(1, 4, 11, 3.3)
+    figure, axes = figures.panels(1, 4, 7.5, 3.3)
     q, percentiles = _lattice(100), (3, 12, 20)
     risks = {
         "Brier score": np.sum(q**2, axis=1) - 2 * q @ TRUE + 1,
@@ -155,7 +155,7 @@ def komisarenko_4():
 
 def komisarenko_5():
     """Komisarenko & Kull, Fig. 5: where the focal map and temperature scalings, printed and best, move predictions."""
-    figure, axes = figures.panels(2, 3, 9.6, 6.2)
+    figure, axes = figures.panels(2, 3, 7.5, 6.2)
     start = _lattice(9)
     log_q, tails = np.log(start).astype(np.float32), _place(start)
     for row, gamma, temperatures in zip(axes, (1.0, 3.0), ((0.81, 0.658), (0.46, 0.356)), strict=True):
@@ -171,7 +171,7 @@ def komisarenko_5():
 
 def komisarenko_7():
     """Komisarenko & Kull, Fig. 7: focal map minus temperature scaling, top class's probability."""
-    figure, axes = figures.panels(1, 2, 9, 3.9)
+    figure, axes = figures.panels(1, 2, 7.5, 3.9)
     q = logit_points()
     for axis, (gamma, temperature) in zip(axes[0], PAIRS, strict=True):
         difference = map_difference(q, gamma, temperature)

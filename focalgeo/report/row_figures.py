@@ -39,6 +39,8 @@ from focalgeo.report.style import (
     COLOURS,
     LIGHT,
     LINESTYLES,
+    NARROW,
+    WIDE,
     Mark,
     bands,
     bars,
@@ -114,9 +116,9 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey") -> Axes:
     fields = "n", "lower", "upper", "value", "confidence", "low", "high"
     counts, lower, upper, share, confidence, *ends = _values_of(bins, *fields)
     true, predicted = _TRUE[bins[0].name]
-    ax, beneath = Figure(figsize=(3.2, 3.4)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
+    ax, beneath = Figure(figsize=(NARROW, 3.6)).subplots(2, 1, sharex=True, height_ratios=[3.4, 1])
     bars(beneath, lower, upper, counts, colour=colour)
-    logarithmic_ticks(beneath, "y")
+    logarithmic_ticks(beneath, "y", few=10)
     # half of the fewest (of weights 0), so that a bin of one example has a bar on the logarithmic axis
     beneath.set(xlabel=predicted, ylabel="examples", ylim=(max(counts.min(), 1) / 2, None))
     bars(ax, lower, upper, share, *ends, colour=colour)
@@ -134,7 +136,8 @@ def diagram(bins: Sequence[ReliabilityBin], *, colour: str = "grey") -> Axes:
     )
     ax.hlines(confidence, lower, upper, color=COLOURS["ink"], linewidth=1.2)
     ax.plot([0, 1], [0, 1], "--", color=COLOURS["muted"])
-    ax.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true)
+    means = f"mean {predicted} {confidence @ counts / sum(counts):.1%}, {true} {share @ counts / sum(counts):.1%}"
+    ax.set(xlim=(0, 1), ylim=(0, 1.02), ylabel=true, label=means)
     percentages(ax, "x", "y")
     return ax
 
@@ -144,7 +147,7 @@ def risk_coverage(run: Run, curves: Mapping[Column, Rows]) -> Axes | None:
     """Draw the share of errors among the surest share of the examples, with Wilson's 95% intervals; None without."""
     if not all(curves.values()):
         return None
-    ax = new_axes()
+    ax = new_axes(WIDE, 3.4)
     for column, rows in curves.items():
         error, low, high, share = _values_of(rows, "value", "low", "high", "group")
         ribbon(ax, share, error, low, high, colour=run.method_colour(column), label=run.fitted_title(column))
@@ -202,7 +205,7 @@ def courses(lines: Mapping[str, tuple[Rows, Any, str]], across: str, label: str,
     lines = {title: line for title, line in lines.items() if line[0]}
     if not lines:
         return None
-    ax = new_axes(*((4.6, 3.4) if beside else ()))
+    ax = new_axes(*((WIDE, 3.4) if beside else ()))
     for title, (rows, colour, linestyle) in lines.items():
         rows = latest_by(rows, across)
         ends = zip(*[_bounds(row) for row in rows if isinstance(row, Eigenvalue | Trace)], strict=True)
@@ -233,6 +236,7 @@ def course(rows: Rows, name: str) -> Axes | None:
         lines[f"moving mean of {width} rows"] = smooth, "blue", "-"
     ax = courses(lines, "step", COURSES[name][1])
     if ax and name == "accuracy":
+        ax.autoscale(axis="y")
         percentages(ax, "y")
     elif ax and name == "loss" and ax.dataLim.y0 > 0:  # no logarithm else
         logarithmic_ticks(ax, "y")
@@ -252,7 +256,7 @@ def _by_split(rows, field, across, label):
     styles, lines = dict(zip(splits_of(rows), itertools.cycle(LINESTYLES))), {}
     for row in rows:
         value = getattr(row, field)
-        title = f"{loss_title(str(value))}, {row.split}"
+        title = ", ".join(filter(None, (value and loss_title(value), row.split)))
         lines.setdefault(title, ([], loss_colour(value), styles.get(row.split, "-")))[0].append(row)
     return courses(lines, across, label)
 
@@ -278,15 +282,17 @@ def gradient_norms(rows: Rows, split: str) -> Axes:
 def density(rows: Rows, split: str) -> Axes:
     """Draw the share of eigenvalues per bin for each loss, with one standard error, both axes logarithmic beyond 0."""
     rows = [row for row in select(rows, DensityBin, split=split) if row.value > _LEAST_SHARE]
-    ax = new_axes(6.4, 3.3)
+    ax = new_axes(WIDE, 3.3)
     for loss in dict.fromkeys(row.loss for row in rows):
         bins = latest_by(select(rows, DensityBin, loss=loss), "bin")
         numbers = _values_of(bins, "lower", "upper", "value", "stderr")
         histogram(ax, *numbers, colour=loss_colour(loss), label=loss_title(loss))
     logarithmic_ticks(ax, "y")
-    ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs(_values_of(rows, "lower", "upper")).max())
+    lower, upper, shares = _values_of(rows, "lower", "upper", "value")
+    ax.set_xscale("asinh", linear_width=DENSITY_LINEAR_WIDTH * np.abs([lower, upper]).max())
     ax.xaxis.set_major_formatter(lambda value, _: rounded(value))
-    ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues")
+    ax.set(xlabel="eigenvalue", ylabel="share of eigenvalues", ylim=(min(shares) / 2, 2))
+    ax.set_label(f"eigenvalues from {rounded(min(lower), 3)} to {rounded(max(upper), 3)}")
     legend(ax)
     return ax
 
@@ -305,11 +311,11 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> 
     surface = np.where(np.isfinite(surface), title.scale * surface, np.nan)[:, near]
     if not (surface > 0).any():
         return None
-    ax = new_axes(4.1, 4.3)
+    ax = new_axes(WIDE, 4.6)
     mesh = ax.pcolormesh(temperatures[near], gammas, surface, norm=LogNorm(clip=True), rasterized=True)
     label, ticks = f"{title.title} on validation, {title.unit}", np.geomspace(*mesh.get_clim(), 5)
     ax.figure.colorbar(mesh, ax=ax, label=label, ticks=ticks, format="%.2g").minorticks_off()
-    ax.plot(best, gammas, ".", color=LIGHT, label="best T of each γ")
+    ax.plot(best, gammas, ".", color=LIGHT, markersize=7, markeredgecolor=COLOURS["ink"], label="best T of each γ")
     for method, marker, size in ((PLAIN, "o", 14), (FOCAL, "*", 12)):  # a star in a circle
         column = Column(method, criterion)
         if fitted := run.fits(column):
@@ -323,7 +329,9 @@ def search_surface(run: Run, search: Mapping[str, np.ndarray], title: Title) -> 
                 label=run.method_title(column).lower(),
             )
     logarithmic_ticks(ax, "x")
+    least = np.nanmin(surface, 1).argmin()
     ax.set(xlabel="temperature T", ylabel="calibration γ (0: temperature scaling)")
+    ax.set_label(f"least at γ = {rounded(gammas[least])}, T = {rounded(best[least])}")
     ax.grid(visible=False)
     legend(ax, loc="outside lower center")
     return ax
@@ -337,37 +345,33 @@ def reference(run: Run) -> Column | None:
 
 @styled()
 def differences(run: Run, metric: Title) -> Axes | None:
-    """Draw NLL or ECE of each method less temperature scaling's with 95% intervals; None without such rows.
+    """Draw NLL or ECE of each method minus temperature scaling's with 95% intervals; None without such rows.
 
-    Filled marks are of the split that the page is about, hollow ones of held-out parts of val. Green leaves out 0 on
-    the better side, orange on the worse. A row far beyond the others is an arrow.
+    Filled marks are of the split that the page is about, hollow ones of held-out parts of val. A row far beyond the
+    others is an arrow.
     """
     against, competing, lines = reference(run), run.column_of_each(), {}
     for column in run.columns() if against else ():
         is_other = column.criterion and column not in competing
         title = run.method_title(column) + (f", by {criterion_title(column.criterion)}" if is_other else "")
-        parts = dict.fromkeys((run.measured_on, HELD_OUT))
-        pair = (run.difference(metric.title.lower(), part, column, against) for part in parts)
-        lines[title] = list(filter(None, pair))
-    ends = [max(-row.low, row.high) for row in itertools.chain(*lines.values())]
-    if not ends:
-        return None
-    # a margin beyond the farthest interval; where all differences are 0 any axis will do
-    reach = 1.12 * min(max(ends), _FAR * statistics.median(ends)) or 1.0
-    marks = {title: [_difference_mark(row, reach) for row in pair] for title, pair in lines.items()}
-    label = f"{metric.title}, {metric.unit.replace('%', 'percentage points')}"
-    ax = intervals(marks, label, scale=metric.scale)
-    ax.set(xlim=(-metric.scale * reach, metric.scale * reach))
-    ax.set_title("← better", loc="left")
+        lines[title] = [
+            Mark(row.value, row.low, row.high, run.method_colour(column), part == run.measured_on)
+            for part in dict.fromkeys((run.measured_on, HELD_OUT))
+            if (row := run.difference(metric.title.lower(), part, column, against))
+        ]
+    marks = list(itertools.chain(*lines.values()))
+    ends = [max(-mark.low, mark.high) for mark in marks] or [0.0]
+    key = [(f"on {run.measured_on}", "grey", True), ("held out of val", "grey", False)]
+    ax = intervals(
+        lines,
+        f"{metric.title}, {metric.unit.replace('%', 'percentage points')}",
+        scale=metric.scale,
+        reach=_FAR * statistics.median(ends) or math.inf,
+        key=key if len({mark.filled for mark in marks}) == 2 else (),
+    )
+    if ax:
+        ax.set_title("← better", loc="left")
     return ax
-
-
-def _difference_mark(row, reach):
-    colour = "green" if row.high < 0 else "orange" if row.low > 0 else "grey"
-    if max(-row.low, row.high) > reach:
-        edge = math.copysign(reach, row.value)
-        return Mark(edge, edge, edge, colour, marker=">" if row.value > 0 else "<")
-    return Mark(row.value, row.low, row.high, colour, row.split != HELD_OUT)
 
 
 def _errors_off(row):
@@ -400,7 +404,7 @@ def class_differences(run: Run, gaps: Mapping[str, Mapping[Column, Metric]]) -> 
         for name in classes
     }
     key = [(run.fitted_title(column), run.method_colour(column), True) for column in columns]
-    return intervals(lines, "mean probability less share, percentage points", scale=100, key=key)
+    return intervals(lines, "mean probability minus share, percentage points", scale=100, key=key)
 
 
 @styled()

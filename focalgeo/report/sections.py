@@ -205,7 +205,10 @@ def write_page(path: Path, title: str, sections: Sequence[Section], **head: Any)
         name = re.sub(r"[^A-Za-z0-9,=_-]+", "_", panel.name)[:80]  # it may hold names of rows
         name = name if name not in figures else f"{name}-{len(figures)}"
         figures[name] = text = style.to_svg(panel.axes.figure, name)
-        label = f"{panel.title}: {' against '.join(filter(None, (panel.axes.get_ylabel(), panel.axes.get_xlabel())))}"
+        label = (
+            f"{panel.title}: {' against '.join(filter(None, (panel.axes.get_ylabel(), panel.axes.get_xlabel())))}. "
+            f"{panel.axes.get_label()}"
+        )
         # on the page no ids but those referred to, its font, and colours that follow the theme
         body = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :]).replace(style.FONT, "var(--font)")
         for colour, value in style.COLOURS.items():

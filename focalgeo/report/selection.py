@@ -135,8 +135,7 @@ class Run(NamedTuple):
 
     def method_colour(self, column: Column) -> str:
         """Return the colour of a column's method: grey as trained, two that stay, others by place in the manifest."""
-        # The loss-implied map stands in no figure with the others.
-        known = {UNCALIBRATED: "grey", PLAIN: "blue", FOCAL: "orange", LOSS_IMPLIED: "orange"}
+        known = {UNCALIBRATED: "grey", PLAIN: "blue", FOCAL: "orange"}
         others = [name for name in self.methods if name not in known]
         known |= zip(others, itertools.cycle(METHOD_COLOURS[2:]), strict=False)
         return known.get(column.method, METHOD_COLOURS[-1])

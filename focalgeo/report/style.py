@@ -8,6 +8,7 @@ import hashlib
 import io
 import math
 import re
+import textwrap
 import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
@@ -35,10 +37,15 @@ COLOURS = {
     "sky": "#3aa0d8",
     "red": "#b5304f",
     "olive": "#7a8b2a",
+    "brown": "#8c5a3c",
+    "teal": "#00828c",
+    "violet": "#6f55b5",
+    "slate": "#3f5f8f",
 }
-METHOD_COLOURS = ("blue", "orange", "green", "purple", "gold", "sky", "red", "olive")  # of methods; grey: as trained
+METHOD_COLOURS = tuple(COLOURS)[5:]  # grey: as trained
 LIGHT = "#fdfdfd"  # marks on a heat map: light on dark in either theme
 LINESTYLES = ("-", "--", ":", "-.")
+NARROW, WIDE = 3.4, 4.8  # inches, of which a page shows three or two in a row as large as they are drawn
 FONT = "'DejaVu Sans', sans-serif"  # as an SVG names it; on the page it becomes the page's own
 
 _STYLE = {
@@ -55,7 +62,7 @@ _STYLE = {
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.0,
     "grid.color": COLOURS["rule"],
-    "legend.fontsize": 8,
+    "legend.fontsize": 9,
     "legend.handlelength": 2.8,
     "legend.frameon": False,
     "lines.markersize": 4.5,
@@ -66,7 +73,8 @@ _STYLE = {
     "ytick.color": COLOURS["muted"],
 }
 # a legend that names all members of a long sweep would be taller than its figure: then every second or third is named
-_MOST_ENTRIES, _LETTERS_OF_TWO = 24, 30  # of a legend; of an entry of which two stand beside each other
+_MOST_ENTRIES, _LETTERS_PER_INCH = 24, 5.5  # of a legend; of an entry of which two stand beside each other
+_LINE_OF_NAME = 28  # letters of a name beside an axis, of which a long one takes two lines
 _MOST_MARKS = 60  # of a course, up to which each of its points is marked
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LARGE = 1e12  # from which a number is shown with a power of ten
@@ -154,7 +162,7 @@ def ends(low: float, high: float, *, steps: int = 5) -> str:
     return interval(low, high, digits)
 
 
-def new_axes(width: float = 4.1, height: float = 3.2) -> Axes:
+def new_axes(width: float = NARROW, height: float = 2.8) -> Axes:
     """Return the axes of a new figure of so many inches, without pyplot and its global state."""
     return Figure(figsize=(width, height)).subplots()
 
@@ -214,46 +222,68 @@ class Mark(NamedTuple):
     high: float
     colour: str
     filled: bool = True
-    marker: str = "o"
 
 
 def intervals(
-    lines: Mapping[str, Sequence[Mark]], label: str, *, scale: float = 1.0, key: Iterable[tuple[str, str, bool]] = ()
+    lines: Mapping[str, Sequence[Mark]],
+    label: str,
+    *,
+    scale: float = 1.0,
+    reach: float = math.inf,
+    key: Iterable[tuple[str, str, bool]] = (),
 ) -> Axes | None:
     """Draw marks, times `scale`, on horizontal intervals, those of one title beneath each other, and a line at 0.
 
-    Each title without marks is left out; None of none. key: of the legend, (title, colour, whether filled).
+    Each title without marks is left out; None of none. key: of the legend, (title, colour, whether filled). An
+    interval beyond `reach` is an arrow there.
     """
     lines = {title: marks for title, marks in lines.items() if marks}
     if not lines:
         return None
-    ax = new_axes(4.3, 1.05 + 0.2 * len(lines) + 0.15 * sum(map(len, lines.values())))
+    ax = new_axes(WIDE, 1.05 + 0.2 * len(lines) + 0.15 * sum(map(len, lines.values())))
     for place, marks in enumerate(lines.values()):
         for height, mark in zip(np.linspace(place - 0.4, place + 0.4, len(marks) + 2)[1:-1], marks, strict=True):
             colour = colour_of(mark.colour)
-            ax.hlines(height, scale * mark.low, scale * mark.high, color=colour, linewidth=2)
+            value, marker = mark.value, "o"
+            if max(-mark.low, mark.high) > reach:
+                value, marker = math.copysign(reach, value), ">" if value > 0 else "<"
+            else:
+                ax.hlines(height, scale * mark.low, scale * mark.high, color=colour, linewidth=2)
             inside = colour if mark.filled else COLOURS["paper"]
-            ax.plot(scale * mark.value, height, mark.marker, color=colour, markerfacecolor=inside)
+            ax.plot(scale * value, height, marker, color=colour, markerfacecolor=inside)
     for title, colour, filled in key:
         inside = COLOURS[colour if filled else "paper"]
         ax.plot([], [], "o-", color=COLOURS[colour], markerfacecolor=inside, label=title)
     ax.axvline(0, color=COLOURS["ink"], linewidth=1)
-    ax.set_yticks(range(len(lines)), lines)
-    ax.set(xlabel=label, ylim=(len(lines) - 0.5, -0.5))
+    names = [textwrap.fill(title, max(_LINE_OF_NAME, 6 + len(title) // 2)) for title in lines]
+    ax.set_yticks(range(len(lines)), names)
+    values = (f"{title} {rounded(scale * marks[0].value, 3)}" for title, marks in lines.items())
+    ax.set(xlabel=label, ylim=(len(lines) - 0.5, -0.5), label="; ".join(values))
     ax.grid(visible=False, axis="y")
     legend(ax)
     return ax
 
 
 def legend(ax: Axes, *, title: str = "", loc: str = "outside upper left") -> None:
-    """Write the legend of the axes above them, or right of them where it has a title, with entries evenly spread."""
+    """Write the legend of the axes above them, or right of them where it has a title, with entries evenly spread.
+
+    Axes that have no text instead of the figure, for a reader who cannot see it, get one: where each line begins and
+    ends.
+    """
     loc = "outside right upper" if title else loc
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
     every = -(-len(handles) // _MOST_ENTRIES)
-    columns = 1 if title or max(map(len, labels)) > _LETTERS_OF_TWO else 2
+    columns = 1 if title or max(map(len, labels)) > _LETTERS_PER_INCH * ax.figure.get_figwidth() else 2
     ax.figure.legend(handles[::every], labels[::every], loc=loc, ncols=columns, title=title)
+    if not ax.get_label():
+        ends = (
+            f"{name} from {rounded(y[0], 3)} to {rounded(y[-1], 3)}"
+            for line, name in zip(handles, labels, strict=True)
+            if isinstance(line, Line2D) and (y := line.get_ydata(orig=False)[np.isfinite(line.get_ydata())]).size
+        )
+        ax.set_label("; ".join(ends))
 
 
 def percentages(ax: Axes, *names: str) -> None:
@@ -262,14 +292,14 @@ def percentages(ax: Axes, *names: str) -> None:
         getattr(ax, f"{name}axis").set_major_formatter(PercentFormatter(1))
 
 
-def logarithmic_ticks(ax: Axes, axis: str) -> None:
-    """Make axis "x" or "y" logarithmic, with a few ticks whatever its length."""
+def logarithmic_ticks(ax: Axes, axis: str, *, few: float = 100.0) -> None:
+    """Make axis "x" or "y" logarithmic, with a few ticks whatever its length; of `few` times, powers of ten alone."""
     ax.set(**{f"{axis}scale": "log"})
     ax.autoscale(axis=axis)
     ticks = getattr(ax, f"{axis}axis")
     low, high = ticks.get_view_interval()
     # powers of ten alone over two decades or more, 2 and 5 between them over less, and every digit over a short span
-    subdivisions = (1,) if high >= 100 * low else (1, 2, 5) if high >= 5 * low else range(1, 10)
+    subdivisions = (1,) if high >= few * low else (1, 2, 5) if high >= 5 * low else range(1, 10)
     ticks.set_major_locator(LogLocator(subs=subdivisions))
     ticks.set_major_formatter(lambda value, _: rounded(value))
     ticks.set_minor_formatter("")

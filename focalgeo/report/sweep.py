@@ -25,6 +25,7 @@ from focalgeo.report.selection import (
     Rows,
     Run,
     grouped,
+    latest_by,
     loss_title,
     measured,
     splits_of,
@@ -157,7 +158,7 @@ def _along_axis(sweep, quantities):
 def _scatter(sweep, split):
     """Draw ECE against cross-entropy's trace on a split, a point for each member and seed, a colour for each value."""
     trace, ece = sweep.numbers(Trace, split=split, **_OF_CROSS_ENTROPY), sweep.metric("ece")
-    ax, known = style.new_axes(4.6, 3.4), np.isfinite(trace + ece)
+    ax, known = style.new_axes(style.WIDE, 3.4), np.isfinite(trace + ece)
     for place, (value, shade) in enumerate(sweep.values.items()):
         if known[:, place].any():
             ax.scatter(trace[:, place], ece[:, place], color=shade, s=26, label=value)
@@ -174,7 +175,9 @@ def _by_epoch(sweep, name, **fields):
     lines = {}
     for (line, linestyle), (value, shade) in itertools.product(sweep.lines.items(), sweep.values.items()):
         epochs = grouped(select(sweep.rows[line, value], Diagnostic, name=name, **fields), "epoch")
-        means = [replace(rows[0], value=statistics.fmean(row.value for row in rows)) for rows in epochs]
+        means = [
+            replace(rows[0], value=statistics.fmean(row.value for row in latest_by(rows, "seed"))) for rows in epochs
+        ]
         lines[joined(value, line)] = means, shade, linestyle
     return row_figures.courses(lines, "epoch", row_figures.MEANS[name][1], beside=AXES[sweep.axis][1])
 
@@ -189,12 +192,11 @@ def _reliability(sweep: Sweep) -> list[Section]:
                 Panel(
                     f"sweep_reliability_{number}_{place}",
                     f"{AXES[sweep.axis][1]} {value}",
-                    row_figures.diagram([row_figures.pooled(rows) for rows in bins]),
+                    row_figures.diagram([row_figures.pooled(latest_by(rows, "seed")) for rows in bins]),
                 )
                 for place, value in enumerate(sweep.values)
                 if (bins := grouped(select(sweep.rows[line, value], ReliabilityBin, **fields), "bin"))
             ],
-            layout="small",
         )
         for number, line in enumerate(sweep.lines)
     ]
