@@ -239,7 +239,7 @@ def compare(
             of test; without them the clusters of `Outputs` are taken.
         prevalence: Share of class 1 of two in use, where a split is rebalanced: both get weights of
             `prevalence_weights`.
-        thresholds: Of P(1) of two classes, from which one acts: rows "net_benefit" of a decision curve.
+        thresholds: Values of P(1) of two classes from which one acts: rows "net_benefit" of a decision curve.
 
     A DataWarning says what speaks against the outputs. A number that is not finite is a RunError.
 
