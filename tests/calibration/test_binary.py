@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.optimize import brentq, minimize
+from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
@@ -209,6 +209,19 @@ def test_ranks_are_those_of_log_odds_where_probabilities_round_to_one():
     np.testing.assert_allclose(found, [roc_auc_score(labels, s), roc_auc_score(right, np.abs(s))], atol=1e-5)
     warmer = calibration.temperature_scaling(log_probs, 4.0)
     np.testing.assert_allclose(found[0], calibration.auroc(warmer, labels), atol=1e-5)
+
+
+def test_a_slope_or_intercept_near_zero_is_found():
+    of = jax.jit(
+        lambda p, labels: (calibration.calibration_slope(p, labels), calibration.calibration_intercept(p, labels))
+    )
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        s = rng.normal(-2, 1.3, 3000)
+        labels, p = np.int32(rng.uniform(size=3000) < expit(s)), expit(1.6 * s + 0.8)
+        slope = LogisticRegression(C=np.inf, tol=1e-10).fit(logit(p)[:, None], labels).coef_[0, 0]
+        intercept = brentq(lambda b, s, share: expit(s + b).mean() - share, -9, 9, (logit(p), labels.mean()))
+        np.testing.assert_allclose(of(p, labels), (slope, intercept), atol=1e-4)
 
 
 def test_both_names_of_the_classes_have_the_same_slope_and_interval():

@@ -45,7 +45,7 @@ _HALVINGS = 24  # in the search for its widths
 # Newton's method in slope and intercept goes on while a step promises more nats than float32 resolves (_GAIN) and is
 # not cut to nothing (_SMALLEST), _MOST_STEPS at most.
 _GAIN, _SMALLEST, _MOST_STEPS = 1e-8, 1e-4, 100
-_SETTLED, _STILL = 0.01, 1e-4  # of slope and intercept: a Newton step of more says that there is no least NLL
+_SETTLED = 0.01  # of 1 and the larger of slope and intercept: a longer Newton step says that there is no least NLL
 
 
 def _of_p(metric):
@@ -213,7 +213,8 @@ def _recalibrated(examples, *, slope):
     one = jnp.ones_like(start[0])
     point, *_ = jax.lax.while_loop(going, advance, (start, one, one, 0))
     step, _ = newton_step(point)
-    settled = jnp.all(jnp.abs(step) <= _SETTLED * jnp.abs(point) + _STILL) & jnp.isfinite(objective(point))
+    still = jnp.max(jnp.abs(step)) <= _SETTLED * (1 + jnp.max(jnp.abs(point)))
+    settled = still & jnp.isfinite(objective(point))
     # There is no least NLL where a threshold parts the labels: the steps only grow until float32 sees no slope.
     (low, high), (other_low, other_high) = (
         (jnp.min(jnp.where(of, log_odds, jnp.inf)), jnp.max(jnp.where(of, log_odds, -jnp.inf)))
