@@ -270,7 +270,7 @@ FAULTS = {
         None,
         fitted_at("vector_scaling", "nll", temperature=1.5, biases=np.zeros(4)),
     ],
-    "differ in their class shares": [WHOLE, outputs(SAME[1][0], np.minimum(SAME[1][1], 2))],
+    "differ significantly in their class shares": [WHOLE, outputs(SAME[1][0], np.minimum(SAME[1][1], 2))],
     "differ significantly in mean confidence": [WHOLE, outputs(*draw(2000, 4, sharpness=3.0))],
     "differ significantly in accuracy": [WHOLE, outputs(SAME[1][0], SAME[1][1][::-1])],
     "left out of the table of groups: x.": [WHOLE._replace(group=np.where(np.arange(2000) < 5, "x", "y"))],

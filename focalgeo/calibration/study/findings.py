@@ -78,9 +78,9 @@ def _of_zeros(splits, zeros):
         count = zero[np.arange(len(labels)), labels].sum()
         if zero.any():
             yield (
-                f"{zero.sum():,} of {zero.size:,} probabilities of {name} are 0, {count:,} of them of the true class. In the"
-                f" NLL, and in fits by NLL, a 0 counts as {zeros.meaning}: of a few candidates it predicts held-out"
-                " parts of val best. Other metrics take it as 0. --floor sets another value; logits keep more."
+                f"{zero.sum():,} of {zero.size:,} probabilities of {name} are 0, {count:,} of them of the true class."
+                f" In the NLL, and in fits by NLL, a 0 counts as {zeros.meaning}: of a few candidates it predicts"
+                " held-out parts of val best. Other metrics take it as 0. --floor sets another value; logits keep more."
             )
 
 
