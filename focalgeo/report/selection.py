@@ -81,6 +81,16 @@ class Run(NamedTuple):
         return Column(choice["method"], choice["criterion"])
 
     @property
+    def ends(self) -> list[Column]:
+        """The outputs as given and the method that a calibration says to use, which may be the same."""
+        return list(dict.fromkeys((AS_TRAINED, self.chosen)))
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it is of two classes, so that it is about P(1)."""
+        return bool(self.metric(AS_TRAINED, "class1_ece"))
+
+    @property
     def measured_on(self) -> str:
         """The split that the page is about: test, or of a calibration without a test cross-fitted val."""
         return self.entry("calibration.split") or "test"
