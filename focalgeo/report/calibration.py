@@ -149,7 +149,7 @@ def reliability_section(
     return Section(
         title,
         figures=_reliability_panels(run, columns, name),
-        notes=say("reliability", split=run.measured_on, run=run, fitted=fitted, event=name != "reliability"),
+        notes=say("reliability", run=run, fitted=fitted, event=name != "reliability"),
         layout="diagrams",
         opening=run.method_title(run.chosen) if run.chosen else "",
     )
@@ -166,7 +166,7 @@ def difference_section(run: Run) -> Section:
             )
             for of in ((NLL,) if run.is_binary else (NLL, ECE))
         ],
-        notes=say("differences", run=run, split=run.measured_on),
+        notes=say("differences", run=run),
         layout="wide",
     )
 
@@ -221,36 +221,36 @@ def _judge(run):
 def verdict(run: Run) -> Markup:
     """Return the lead: metrics before and after, the method to use with its evidence, and what speaks against it."""
     entry, chosen, (metric, title) = run.manifest["calibration"], run.chosen, _judge(run)
-    test, leave, plainest = entry.get("score_test"), chosen == AS_TRAINED, Column(**entry["plainest"])
-    refuted = test and test["p_value"] < LEVEL
+    test, plainest = entry.get("score_test"), Column(**entry["plainest"])
     fitted = [column for column in run.column_of_each(HELD_OUT) if column.criterion]
     # the method to use is held against none; where none is the choice, it is held against the first method fitted
-    against = [*fitted, AS_TRAINED][0] if leave else AS_TRAINED
+    against = [*fitted, AS_TRAINED][0] if chosen == AS_TRAINED else AS_TRAINED
     row, cost = (run.difference(metric, HELD_OUT, *pair) for pair in ((chosen, against), (plainest, chosen)))
-    on_val = say(
-        "on_val",
+    eces, floors, by_chance = zip(*(_of_chance(run, of) for of in (AS_TRAINED, chosen)), strict=True)
+    nlls = [run.metric(of, "nll") for of in (AS_TRAINED, chosen)]
+    return say(
+        "calibrated",
         run=run,
-        score="" if refuted else test,
+        least=LEAST_EXAMPLES,
+        numbers={
+            name: (*of, all(by_chance) and of is eces)  # neither is more than chance
+            for name, of in ((_ece_title(run), eces), ("NLL", nlls))
+            if None not in of and of[0].n >= LEAST_EXAMPLES
+        },
+        ece=eces[1],
+        floor=floors[1],
+        test=test,
+        refuted=test and test["p_value"] < LEVEL,
         refused=len(entry["refused"]) >= len(fitted),
         row=row,
         title=title,
-        least=LEAST_EXAMPLES,
         simpler="" if plainest in (chosen, AS_TRAINED) else run.in_words(plainest),
         cost=cost,
         ranks=run.is_binary and chosen.method == "stacking" and plainest.method in RANKING,
         mixture=run.difference(metric, HELD_OUT, Column("stacking", "nll"), chosen),
         less=None if run.is_binary else run.difference("ece", HELD_OUT, chosen, AS_TRAINED),
+        against=against,
     )
-    judged = {
-        name: row
-        for name in (("nll",) if run.is_binary else ("nll", "ece"))
-        if (row := run.difference(name, run.measured_on, chosen, against))
-    }
-    added = say("on_test", run=run, judged=judged, least=LEAST_EXAMPLES, against=against)
-    if run.setting("evaluation.assess"):
-        on_val, added = say("assessed", score=test, refuted=refuted), ""
-    parts = _before_and_after(run), on_val, added
-    return Markup(" ").join(part.strip() for part in parts if part.strip())
 
 
 def _ece_title(run):
@@ -262,18 +262,6 @@ def _of_chance(run, column):
     names = ("class1_ece", "class1_noise_floor") if run.is_binary else ("ece", "noise_floor")
     row, floor = (run.metric(column, name) for name in names)
     return row, floor, bool(row and floor and row.value <= floor.high)
-
-
-def _before_and_after(run):
-    """The ECE, of two classes that of P(1), and the NLL as given and by the method to use, and what chance leaves."""
-    eces, floors, by_chance = zip(*(_of_chance(run, of) for of in (AS_TRAINED, run.chosen)), strict=True)
-    nlls = [run.metric(of, "nll") for of in (AS_TRAINED, run.chosen)]
-    numbers = {
-        name: (*of, all(by_chance) and of is eces)  # neither is more than chance
-        for name, of in ((_ece_title(run), eces), ("NLL", nlls))
-        if None not in of and of[0].n >= LEAST_EXAMPLES
-    }
-    return say("before_and_after", run=run, numbers=numbers, row=eces[1], floor=floors[1])
 
 
 def _tiles(run):
@@ -292,10 +280,7 @@ def _tiles(run):
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
-    entry, split, refused = run.manifest["calibration"], run.measured_on, defaultdict(list)
-    for name, why in entry["refused"].items():
-        refused[why].append(run.method_title(Column(name)).lower())
-    notes = say("refused", refused=refused) + say("intervals_of_calibration", run=run, split=split)
+    entry, split = run.manifest["calibration"], run.measured_on
     is_focal = FOCAL in [column.method for column in run.column_of_each()]
     corner = "Test split" if split != HELD_OUT else "Val" if run.setting("evaluation.assess") else "Cross-fitted"
     asked = [_tests_section(run), _benefit_section(run), _decision_section(run)]
@@ -311,7 +296,7 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         Section(
             "Before and after calibration",
             tables=[metric_table(run, split, corner, names=names)],
-            notes=bold_words(run) + notes,
+            notes=bold_words(run) + say("refused", run=run) + say("intervals_of_calibration", run=run),
         ),
         # what was asked for by a flag is said in the lead
         *(part._replace(words="") for part in asked),
@@ -344,10 +329,6 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     )
 
 
-def _after(run, column):
-    return "as given" if column == AS_TRAINED else f"after {run.fitted_title(column).lower()}"
-
-
 def _class_section(run):
     """How far the probabilities of each class are off its share, as given and after the methods."""
     gaps, off = row_figures.class_gaps(run), Counter()
@@ -355,7 +336,7 @@ def _class_section(run):
         return Section("")
     for rows in gaps.values():
         off.update({column: row.low > 0 or row.high < 0 for column, row in rows.items()})
-    counts = [(count, _after(run, column)) for column, count in off.items()]
+    counts = [(count, run.after(column)) for column, count in off.items()]
     return Section(
         "Class by class",
         figures=[Panel("classes", "Probability less share", row_figures.class_differences(run, gaps))],
@@ -381,7 +362,7 @@ def _benefit_section(run):
     }
     return Section(
         "Is it worth acting on P(1)? Net benefit",
-        say("net_benefit", name=_after(run, run.chosen), found=found, chosen=run.chosen),
+        say("net_benefit", run=run, found=found),
         [measurements("Threshold of P(1)", titles, [(at, "", rows) for at, rows in found.items()])],
         [Panel("net_benefit", "Decision curve", row_figures.net_benefit(run, curves))],
         say("how_net_benefit"),
@@ -406,7 +387,7 @@ def _group_section(run):
     ]
     return Section(
         "Group by group",
-        say("worst_group", name=_after(run, run.chosen), groups=groups, event=run.is_binary),
+        say("worst_group", run=run, groups=groups),
         [measurements("Group", columns, lines)],
         notes=say("groups"),
     )
@@ -425,7 +406,7 @@ def _tests_section(run):
         row, less = run.metric(on_val, "calibration_kept", split), run.difference("nll", split, own, on_val)
         eces[name], kept[name] = of_fits, row
         if finding(less) == "better" and less.n >= LEAST_EXAMPLES:
-            gains[name] = difference_text(less, NLL, named=False)
+            gains[name] = less
         shares = [metric_cell(share, ECE) for share in (run.metric(AS_TRAINED, "accuracy", split), *of_fits)]
         p_value = Cell("< 0.001" if row.value < 0.001 else f"{row.value:.3f}", value=row.value)
         lines.append(Line(name, f"{row.n:,} examples", [*shares, p_value, metric_cell(less, NLL)]))
@@ -436,7 +417,7 @@ def _tests_section(run):
         "Does the calibration hold on each test?",
         say(
             "tests",
-            name=_after(run, run.chosen),
+            run=run,
             lost=[name for name, row in kept.items() if row.value < LEVEL / len(kept)],
             gains=gains,
             total=len(kept),
@@ -480,12 +461,10 @@ def _decision_section(run):
         )
         for rows in parts[: row_figures.MOST_CLASSES]
     ]
-    covered = [rows["set_coverage"] for rows in parts if "set_coverage" in rows]
-    below = sum("set_coverage" in rows and rows["set_coverage"].high < rows["expected_coverage"].low for rows in parts)
     curves = {of: run.select(Metric, of, name="error_of_share", split="test") for of in (AS_TRAINED, chosen)}
     return Section(
         "What to do with them: sets, answers, none",
-        say("decisions", run=run, found=found[None, chosen], name=_after(run, chosen), covered=covered, below=below),
+        say("decisions", run=run, found=found[None, chosen], parts=parts),
         [
             measurements("Test split", _DECISIONS, [(run.fitted_title(of), "", found[None, of]) for of in curves]),
             measurements("Least covered first", _DECISIONS, of_parts),

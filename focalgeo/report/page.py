@@ -96,7 +96,6 @@ def _write_run(path, run, search):
         tables=[calibration.metric_table(run, "val", "Validation split")],
         folded=True,
     )
-    eces = {column: row for column in run.column_of_each()[:4] if (row := run.metric(column, "ece"))}
     return write_page(
         path,
         f"{run.data_title or 'A run'}: {run.loss}",
@@ -118,7 +117,8 @@ def _write_run(path, run, search):
         lead=verdict(run),
         tiles=[
             (f"ECE, {run.method_title(of).lower()}", metric_cell(row, ECE), run.method_colour(of), "")
-            for of, row in eces.items()
+            for of in run.column_of_each()[:4]
+            if (row := run.metric(of, "ece"))
         ],
     )
 
