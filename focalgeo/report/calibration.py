@@ -184,8 +184,8 @@ def loss_implied_section(run: Run, gamma: float | None) -> Section:
             "loss_implied",
             gamma=gamma,
             eces=[run.metric(column, "ece") for column in columns],
-            difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
-            finding=finding(row),
+            run=run,
+            row=row,
             # Confidence less accuracy, summed over the examples: above 0 is overconfident.
             gaps=[sum(of.n * (of.confidence - of.value) for of in rows) for rows in bins],
         ),
@@ -336,11 +336,10 @@ def _class_section(run):
         return Section("")
     for rows in gaps.values():
         off.update({column: row.low > 0 or row.high < 0 for column, row in rows.items()})
-    counts = [(count, run.after(column)) for column, count in off.items()]
     return Section(
         "Class by class",
         figures=[Panel("classes", "Probability less share", row_figures.class_differences(run, gaps))],
-        notes=say("classes", total=len(gaps), off=counts, most=row_figures.MOST_CLASSES),
+        notes=say("classes", run=run, total=len(gaps), off=off, most=row_figures.MOST_CLASSES),
         layout="beside",
     )
 
@@ -412,18 +411,22 @@ def _tests_section(run):
         lines.append(Line(name, f"{row.n:,} examples", [*shares, p_value, metric_cell(less, NLL)]))
     if not lines:
         return Section("")
-    titles = ("Accuracy", "as given"), *((f"ECE {title}", "") for title in fits), ("As on val", "p-value")
+    titles = (
+        ("Accuracy", "as given"),
+        *((f"ECE {title}", "") for title in fits),
+        ("As on val", "p-value"),
+        ("NLL difference", "of a fit there, nats"),
+    )
     return Section(
         "Does the calibration hold on each test?",
         say(
             "tests",
             run=run,
-            lost=[name for name, row in kept.items() if row.value < LEVEL / len(kept)],
+            kept=kept,
             gains=gains,
-            total=len(kept),
-            fewest=min(run.setting("inputs.val.examples"), *(row.n for row in kept.values())),
+            level=LEVEL / len(kept),
         ),
-        [Table("Test", [*titles, ("NLL difference", "of a fit there, nats")], lines)],
+        [Table("Test", titles, lines)],
         figures=[
             Panel("tests", "ECE on each test", row_figures.eces_of_tests(eces, fits, run.method_colour(run.chosen)))
         ],
@@ -461,7 +464,7 @@ def _decision_section(run):
         )
         for rows in parts[: row_figures.MOST_CLASSES]
     ]
-    curves = {of: run.select(Metric, of, name="error_of_share", split="test") for of in (AS_TRAINED, chosen)}
+    curves = {of: run.select(Metric, of, name="error_of_share", split="test") for of in run.ends}
     return Section(
         "What to do with them: sets, answers, none",
         say("decisions", run=run, found=found[None, chosen], parts=parts),
