@@ -44,7 +44,7 @@ _TITLES = {  # of rows that are no metrics of the manifest, and of those that ha
     "calibration_slope": Title("Slope", note="calibrated: 1", digits=3, best="middle"),
     "calibration_intercept": Title("Intercept", note="calibrated: 0", digits=3, best="middle"),
     "binary_brier": Title("Brier score", note="of P(1)"),
-    "events": Title("Events", note="of class 1", digits=0, best="middle"),
+    "events": Title("Events", note="of class 1", digits=0),
 }
 _OF_EVENT = (
     "class1_ece",
@@ -244,11 +244,10 @@ def verdict(run: Run) -> Markup:
         refused=len(entry["refused"]) >= len(fitted),
         row=row,
         title=title,
-        simpler="" if plainest in (chosen, AS_TRAINED) else run.in_words(plainest),
+        simpler=plainest,
         cost=cost,
-        ranks=run.is_binary and chosen.method == "stacking" and plainest.method in RANKING,
+        ranks=plainest.method in RANKING,
         mixture=run.difference(metric, HELD_OUT, Column("stacking", "nll"), chosen),
-        less=None if run.is_binary else run.difference("ece", HELD_OUT, chosen, AS_TRAINED),
         against=against,
     )
 
@@ -436,11 +435,11 @@ def _tests_section(run):
 
 
 _DECISIONS = {  # by the names of rows
-    "expected_coverage": Title("Coverage promised", "%", "of examples to come", 100.0, 2, "high"),
-    "set_coverage": Title("Coverage", "%", "on test", 100.0, 2, "high"),
+    "expected_coverage": Title("Coverage promised", "%", "of examples to come", 100.0, 2),
+    "set_coverage": Title("Coverage", "%", "on test", 100.0, 2),
     "set_size": Title("Set size", "", "mean", digits=3),
     "empty_sets": Title("Empty sets", "%", "on test", 100.0, 2),
-    "answered": Title("Answered", "%", "on test", 100.0, 2, "high"),
+    "answered": Title("Answered", "%", "on test", 100.0, 2),
     "answered_error": Title("Errors", "%", "of the answers", 100.0, 2),
     "answered_bound": Title("Error bound", "%", "on what was held back", 100.0, 2),
 }

@@ -75,10 +75,8 @@ class Run(NamedTuple):
     @property
     def chosen(self) -> Column | None:
         """The method that a calibration says to use."""
-        if "calibration" not in self.manifest:
-            return None
-        choice = self.manifest["calibration"]["choice"]
-        return Column(choice["method"], choice["criterion"])
+        choice = self.entry("calibration.choice")
+        return Column(choice["method"], choice["criterion"]) if choice else None
 
     @property
     def ends(self) -> list[Column]:
@@ -175,8 +173,7 @@ class Run(NamedTuple):
 
     def metric(self, column: Column, name: str, split: str = "", group: str | None = None) -> Metric | None:
         """Return the last row of one metric of one column."""
-        rows = self.select(Metric, column, name=name, split=split or self.measured_on, group=group)
-        return rows[-1] if rows else None
+        return [None, *self.select(Metric, column, name=name, split=split or self.measured_on, group=group)][-1]
 
     def difference(self, name: str, split: str, column: Column, against: Column) -> Difference | None:
         """Return a metric with one method minus that with another, whichever of them is first in the rows."""
