@@ -31,7 +31,7 @@ from focalgeo.report.selection import (
     latest,
     latest_by,
 )
-from focalgeo.report.style import rounded, short
+from focalgeo.report.style import short
 from focalgeo.rows import LEAST_EXAMPLES, Metric, Title
 from focalgeo.types import METRIC_OF
 
@@ -44,11 +44,16 @@ _TITLES = {  # of rows that are no metrics of the manifest, and of those that ha
     "calibration_slope": Title("Slope", note="calibrated: 1", digits=3, best="middle"),
     "calibration_intercept": Title("Intercept", note="calibrated: 0", digits=3, best="middle"),
     "binary_brier": Title("Brier score", note="of P(1)"),
-    "events": Title("Events", note="of class 1", digits=0, best="middle"),
+    "events": Title("Events", note="of class 1", digits=0),
 }
 _OF_EVENT = (
-    *("class1_ece", "class1_noise_floor", "calibration_slope", "calibration_intercept", "auroc"),
-    *("binary_brier", "nll"),
+    "class1_ece",
+    "class1_noise_floor",
+    "calibration_slope",
+    "calibration_intercept",
+    "auroc",
+    "binary_brier",
+    "nll",
 )
 RANKING = ("temperature_scaling", "platt_scaling", "focal_temperature_scaling", "beta_calibration")  # keep that by P(1)
 _CODE = """\
@@ -60,6 +65,7 @@ new = read_outputs({outputs!r}, {keys}, where="new"{floor})
 calibrator = read_calibrator({path!r})
 probs = np.exp(calibrator.predict_log_proba(new.logits, new.group))  # [examples, classes]
 """
+_PRE = Markup('<pre id="{}">{}</pre>')
 LEVEL = 0.05  # two-sided, of the score test, or of one difference alone
 
 
@@ -73,7 +79,7 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
     known = run.metrics | _TITLES
     if not names:
         wanted = {*(run.setting("evaluation.metrics") or run.metrics), "nll", "brier"}
-        wanted -= {*_OF_EVENT, "brier"} if _is_binary(run) else set()
+        wanted -= {*_OF_EVENT, "brier"} if run.is_binary else set()
         names = [each for name in run.metrics if name in wanted for each in (name, *["noise_floor"] * (name == "ece"))]
     titles = {name: known[name] for name in names if name in known}
     rows = {column: {name: run.metric(column, name, split) for name in titles} for column in run.columns(split)}
@@ -110,13 +116,12 @@ def results_text(rows: Rows, manifest: Mapping[str, Any], split: str) -> str:
     run = Run(rows, manifest)
     fitted = "" if run.setting("evaluation.assess") else ", cross-fitted"
     corner = f"on val{fitted}" if split == HELD_OUT else f"on {split}"
-    of_event = [name for name in _OF_EVENT if name != "class1_noise_floor"]
-    names = (*of_event, "accuracy", "ece") if _is_binary(run) else PRINTED
+    names = ("class1_ece", *_OF_EVENT[2:], "accuracy", "ece") if run.is_binary else PRINTED
     tables, words = [metric_table(run, split, corner, names=names)], Markup()
     if run.chosen:
         tests = _tests_section(run)
         parts = tests, _benefit_section(run), _decision_section(run)
-        words = Markup().join([_event_words(run), *(part.words for part in parts), verdict(run)])
+        words = Markup().join([say("event", run=run), *(part.words for part in parts), verdict(run)])
         tables = [*tables, *tests.tables]
     sentences = filter(None, (sentence.striptags() for sentence in words.split("</p>")))
     return "\n".join(["\n\n".join(map(sections.as_text, tables)), *sentences])
@@ -135,23 +140,16 @@ def _reliability_panels(run, columns, name="reliability", *, file=""):
     ]
 
 
-def _is_binary(run):
-    """Whether it is of two classes, so that it is about P(1)."""
-    return bool(run.metric(AS_TRAINED, "class1_ece"))
-
-
-def reliability_section(run: Run, name: str = "reliability") -> Section:
+def reliability_section(
+    run: Run, title: str = "When it says 80%, is it right 80% of the time?", name: str = "reliability"
+) -> Section:
     """Return the diagrams of the methods; "class1_reliability" are those of P(1)."""
-    columns, title = run.column_of_each(), "When it says 80%, is it right 80% of the time?"
-    if name != "reliability":
-        title = "Does the event happen as often as P(1) says?"
-    elif _is_binary(run):
-        title = "The predicted class: when it says 80%, is it right 80% of the time?"
+    columns = run.column_of_each()
     fitted = [(run.method_title(of).lower(), criterion_title(of.criterion)) for of in columns if of.criterion]
     return Section(
         title,
         figures=_reliability_panels(run, columns, name),
-        notes=say("reliability", split=run.measured_on, run=run, fitted=fitted, event=name != "reliability"),
+        notes=say("reliability", run=run, fitted=fitted, event=name != "reliability"),
         layout="diagrams",
         opening=run.method_title(run.chosen) if run.chosen else "",
     )
@@ -166,9 +164,9 @@ def difference_section(run: Run) -> Section:
             Panel(
                 f"differences_{of.title.lower()}", f"{of.title} minus that of {plain}", row_figures.differences(run, of)
             )
-            for of in ((NLL,) if _is_binary(run) else (NLL, ECE))
+            for of in ((NLL,) if run.is_binary else (NLL, ECE))
         ],
-        notes=say("differences", run=run, split=run.measured_on),
+        notes=say("differences", run=run),
         layout="wide",
     )
 
@@ -186,8 +184,8 @@ def loss_implied_section(run: Run, gamma: float | None) -> Section:
             "loss_implied",
             gamma=gamma,
             eces=[run.metric(column, "ece") for column in columns],
-            difference=difference_text(row, ECE, named=False).replace(" [", ", 95% interval ["),
-            finding=finding(row),
+            run=run,
+            row=row,
             # Confidence less accuracy, summed over the examples: above 0 is overconfident.
             gaps=[sum(of.n * (of.confidence - of.value) for of in rows) for rows in bins],
         ),
@@ -223,92 +221,46 @@ def _judge(run):
 def verdict(run: Run) -> Markup:
     """Return the lead: metrics before and after, the method to use with its evidence, and what speaks against it."""
     entry, chosen, (metric, title) = run.manifest["calibration"], run.chosen, _judge(run)
-    test, leave, plainest = entry.get("score_test"), chosen == AS_TRAINED, Column(**entry["plainest"])
-    score = rounded(test["p_value"], 2) if test else ""
-    side = "" if not test or test["p_value"] >= LEVEL else "over" if test["statistic"] < 0 else "under"
+    test, plainest = entry.get("score_test"), Column(**entry["plainest"])
     fitted = [column for column in run.column_of_each(HELD_OUT) if column.criterion]
     # the method to use is held against none; where none is the choice, it is held against the first method fitted
-    against = [*fitted, AS_TRAINED][0] if leave else AS_TRAINED
+    against = [*fitted, AS_TRAINED][0] if chosen == AS_TRAINED else AS_TRAINED
     row, cost = (run.difference(metric, HELD_OUT, *pair) for pair in ((chosen, against), (plainest, chosen)))
-    less = None if _is_binary(run) else run.difference("ece", HELD_OUT, chosen, AS_TRAINED)
-    simpler = "" if plainest in (chosen, AS_TRAINED) else run.in_words(plainest)
-    mixture = run.difference(metric, HELD_OUT, Column("stacking", "nll"), chosen)
-    on_val = say(
-        "on_val",
-        use=run.in_words(chosen),
-        leave=leave,
-        score="" if side else score,
-        refused=len(entry["refused"]) >= len(fitted),
-        n=row and row.n,
+    eces, floors, by_chance = zip(*(_of_chance(run, of) for of in (AS_TRAINED, chosen)), strict=True)
+    nlls = [run.metric(of, "nll") for of in (AS_TRAINED, chosen)]
+    return say(
+        "calibrated",
+        run=run,
         least=LEAST_EXAMPLES,
-        numbers=row and difference_text(row, title),
-        simpler=simpler[:1].upper() + simpler[1:],
-        cost=cost and difference_text(cost, title),
-        ranks=_is_binary(run) and chosen.method == "stacking" and plainest.method in RANKING,
-        mixture=mixture and (finding(mixture), difference_text(mixture, title)),
-        worse=difference_text(less, ECE, named=False) if finding(less) == "worse" and less.n >= LEAST_EXAMPLES else "",
+        numbers={
+            name: (*of, all(by_chance) and of is eces)  # neither is more than chance
+            for name, of in ((_ece_title(run), eces), ("NLL", nlls))
+            if None not in of and of[0].n >= LEAST_EXAMPLES
+        },
+        ece=eces[1],
+        floor=floors[1],
+        test=test,
+        refuted=test and test["p_value"] < LEVEL,
+        refused=len(entry["refused"]) >= len(fitted),
+        row=row,
+        title=title,
+        simpler=plainest,
+        cost=cost,
+        ranks=plainest.method in RANKING,
+        mixture=run.difference(metric, HELD_OUT, Column("stacking", "nll"), chosen),
+        against=against,
     )
-    judged = [
-        (row.n, finding(row), name.upper(), difference_text(row, run.metrics[name], named=False))
-        for name in (("nll",) if _is_binary(run) else ("nll", "ece"))
-        if run.measured_on != HELD_OUT and (row := run.difference(name, run.measured_on, chosen, against))
-    ]
-    other = "uncalibrated outputs" if against == AS_TRAINED else run.fitted_title(against).lower()
-    added = say("on_test", judged=judged, least=LEAST_EXAMPLES, leave=leave, against=other)
-    if run.setting("evaluation.assess"):
-        on_val, added = say("assessed", score=score, side=side), ""
-    elif run.measured_on == HELD_OUT:
-        added = say("no_test")
-    parts = _before_and_after(run), on_val, added
-    return Markup(" ").join(part.strip() for part in parts if part.strip())
+
+
+def _ece_title(run):
+    return "ECE of P(1)" if run.is_binary else "ECE"
 
 
 def _of_chance(run, column):
     """The ECE of a column, of two classes that of P(1), its noise floor, and whether chance alone may explain it."""
-    names = ("class1_ece", "class1_noise_floor") if _is_binary(run) else ("ece", "noise_floor")
+    names = ("class1_ece", "class1_noise_floor") if run.is_binary else ("ece", "noise_floor")
     row, floor = (run.metric(column, name) for name in names)
     return row, floor, bool(row and floor and row.value <= floor.high)
-
-
-def _before_and_after(run):
-    """The ECE, of two classes that of P(1), and the NLL as given and by the method to use, and what chance leaves."""
-    numbers, ends, split = [], (AS_TRAINED, run.chosen), run.measured_on
-    of_ece, title = [_of_chance(run, column) for column in ends], "ECE of P(1)" if _is_binary(run) else "ECE"
-    row, floor, _ = of_ece[1]
-    of_nll = [run.metric(column, "nll") for column in ends]
-    for name, of, form in (
-        (title, [each[0] for each in of_ece], ECE._replace(digits=1)),
-        ("NLL", of_nll, NLL._replace(digits=2)),
-    ):
-        if None not in of and of[0].n >= LEAST_EXAMPLES:
-            moves = "falls" if of[1].value < of[0].value else "rises"
-            if of[0] is not of_nll[0] and all(each[2] for each in of_ece):
-                moves = "goes"  # neither is more than chance
-            first, last = (metric_cell(each, form).text for each in of)
-            numbers.append((name, () if run.chosen == AS_TRAINED else (first, moves), last))
-    assessed = run.setting("evaluation.assess")
-    return say(
-        "before_and_after",
-        where=split if split != HELD_OUT else "val" if assessed else "held-out parts of val",
-        numbers=numbers,
-        floor=metric_cell(floor, ECE._replace(digits=1)).text if row and floor else "",
-        n=floor and floor.n,
-        more=row and floor and row.low > floor.high,
-    )
-
-
-def _event_words(run):
-    """How many events there are, and slope, intercept and AUROC of P(1)."""
-    ends = dict.fromkeys((AS_TRAINED, run.chosen))
-    return say(
-        "event",
-        events=run.metric(AS_TRAINED, "events"),
-        ends=[
-            [metric_cell(run.metric(column, name), Title("", digits=2)).text for column in ends]
-            for name in ("calibration_slope", "calibration_intercept")
-        ],
-        auroc=metric_cell(run.metric(run.chosen, "auroc"), ECE._replace(digits=0)).text,
-    )
 
 
 def _tiles(run):
@@ -317,45 +269,39 @@ def _tiles(run):
         row, floor, by_chance = _of_chance(run, column)
         if row:
             note = f"no more than chance: up to {floor.high:.2%} if calibrated" if by_chance else ""
-            title = f"ECE{' of P(1)' if _is_binary(run) else ''}, {run.fitted_title(column).lower()}"
-            yield title, metric_cell(row, ECE), "grey" if by_chance else run.method_colour(column), note
+            yield (
+                f"{_ece_title(run)}, {run.fitted_title(column).lower()}",
+                metric_cell(row, ECE),
+                "grey" if by_chance else run.method_colour(column),
+                note,
+            )
 
 
 def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
     """Write the page of a calibration: which method to use, how sure that is, and how to apply it."""
-    entry, split, refused = run.manifest["calibration"], run.measured_on, defaultdict(list)
-    for name, why in entry["refused"].items():
-        refused[why].append(run.method_title(Column(name)).lower())
-    notes = say("refused", refused=refused) + say("intervals_of_calibration", run=run, split=split)
+    entry, split = run.manifest["calibration"], run.measured_on
     is_focal = FOCAL in [column.method for column in run.column_of_each()]
-    corner, binary = (
-        "Test split" if split != HELD_OUT else "Val" if run.setting("evaluation.assess") else "Cross-fitted",
-        _is_binary(run),
-    )
+    corner = "Test split" if split != HELD_OUT else "Val" if run.setting("evaluation.assess") else "Cross-fitted"
     asked = [_tests_section(run), _benefit_section(run), _decision_section(run)]
-    of_class = [
-        reliability_section(run),
-        Section(
-            "Accuracy and ECE of the predicted class" if binary else "Before and after calibration",
-            tables=[metric_table(run, split, corner)],
-            notes="" if binary else bold_words(run) + notes,
-        ),
-    ]
-    of_event = [
-        reliability_section(run, "class1_reliability"),
+    diagrams, names, of_class = [], (), []
+    if run.is_binary:
+        diagrams, names = ["Does the event happen as often as P(1) says?", "class1_reliability"], _OF_EVENT
+        of_class = [
+            reliability_section(run, "The predicted class: when it says 80%, is it right 80% of the time?"),
+            Section("Accuracy and ECE of the predicted class", tables=[metric_table(run, split, corner)]),
+        ]
+    parts = [
+        reliability_section(run, *diagrams),
         Section(
             "Before and after calibration",
-            tables=[metric_table(run, split, corner, names=_OF_EVENT)] if binary else [],
-            notes=bold_words(run) + notes,
+            tables=[metric_table(run, split, corner, names=names)],
+            notes=bold_words(run) + say("refused", run=run) + say("intervals_of_calibration", run=run),
         ),
-    ]
-    parts = [
-        *(of_event if binary else of_class),
         # what was asked for by a flag is said in the lead
         *(part._replace(words="") for part in asked),
         _group_section(run),
         difference_section(run),
-        *(of_class if binary else ()),
+        *of_class,
         _class_section(run),
         loss_implied_section(run, entry.get("trained_gamma")),
         search_section(run, search if is_focal else {}),
@@ -376,14 +322,10 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         f"How far can the probabilities in {run.data_title} be trusted?",
         parts,
         lead=verdict(run),
-        verdict=Markup().join([_event_words(run), *(part.words for part in asked)]),
+        verdict=Markup().join([say("event", run=run), *(part.words for part in asked)]),
         warnings=warnings,
         tiles=[*_tiles(run)],
     )
-
-
-def _after(run, column):
-    return "as given" if column == AS_TRAINED else f"after {run.fitted_title(column).lower()}"
 
 
 def _class_section(run):
@@ -393,40 +335,34 @@ def _class_section(run):
         return Section("")
     for rows in gaps.values():
         off.update({column: row.low > 0 or row.high < 0 for column, row in rows.items()})
-    counts = [(count, _after(run, column)) for column, count in off.items()]
     return Section(
         "Class by class",
         figures=[Panel("classes", "Probability less share", row_figures.class_differences(run, gaps))],
-        notes=say("classes", total=len(gaps), off=counts, most=row_figures.MOST_CLASSES),
+        notes=say("classes", run=run, total=len(gaps), off=off, most=row_figures.MOST_CLASSES),
         layout="beside",
     )
 
 
 def _benefit_section(run):
     """Net benefit at the thresholds asked for, and the decision curve."""
-    columns, split = [*dict.fromkeys((AS_TRAINED, run.chosen))], run.measured_on
-    of_all = run.select(Metric, name="net_benefit_of_all", split=split)
-    if not of_all:
-        return Section("")
-    curves = {of: run.select(Metric, of, name="net_benefit", split=split) for of in columns}
-    title = Title("", "", "true positives per example", digits=4, best="high")
-    titles = {of: title._replace(title=run.fitted_title(of)) for of in columns} | {
-        "all": title._replace(title="Act on all")
+    split, of_all = run.measured_on, ("net_benefit_of_all", AS_TRAINED)
+    curves = {
+        (name, of): run.select(Metric, of, name=name, split=split)
+        for name, of in (*(("net_benefit", of) for of in run.ends), of_all)
     }
-    found = {}
-    for threshold in run.setting("evaluation.thresholds") or ():
-        at = {of: latest(rows, Metric, group=f"{threshold:g}") for of, rows in (curves | {"all": of_all}).items()}
-        if None not in at.values():
-            found[f"{threshold:.4g}"] = at
+    if not curves[of_all]:
+        return Section("")
+    titles = {key: run.fitted_title(key[1]) for key in curves} | {of_all: "Act on all"}
+    titles = {key: Title(title, "", "true positives per example", digits=4) for key, title in titles.items()}
+    found = {
+        f"{threshold:.4g}": {of: latest(rows, Metric, group=f"{threshold:g}") for of, rows in curves.items()}
+        for threshold in run.setting("evaluation.thresholds")
+    }
     return Section(
         "Is it worth acting on P(1)? Net benefit",
-        say(
-            "net_benefit",
-            name=_after(run, run.chosen),
-            found=[(at, rows[run.chosen], rows["all"]) for at, rows in found.items()],
-        ),
+        say("net_benefit", run=run, found=found),
         [measurements("Threshold of P(1)", titles, [(at, "", rows) for at, rows in found.items()])],
-        [Panel("net_benefit", "Decision curve", row_figures.net_benefit(run, curves, of_all))],
+        [Panel("net_benefit", "Decision curve", row_figures.net_benefit(run, curves))],
         say("how_net_benefit"),
         layout="beside",
     )
@@ -434,16 +370,14 @@ def _benefit_section(run):
 
 def _group_section(run):
     """A line for each group, worst calibrated first, as given and after the method; of two classes of P(1)."""
-    split, titles, ends = run.measured_on, run.metrics | _TITLES, dict.fromkeys((AS_TRAINED, run.chosen))
-    names = [name for name in _OF_EVENT if name in titles] if _is_binary(run) else ["ece", "accuracy"]
-    rows = run.select(Metric, run.chosen, name=f"group_{names[0]}", split=split)
+    titles, names = run.metrics | _TITLES, _OF_EVENT if run.is_binary else ("ece", "accuracy")
+    rows = run.select(Metric, run.chosen, name=f"group_{names[0]}", split=run.measured_on)
     groups = sorted(latest_by(rows, "group"), key=lambda row: -row.value)
-    if not groups:
-        return Section("")
     columns = {("events", AS_TRAINED): titles["events"]} | {
         (f"group_{name}", of): titles[name]._replace(title=f"{titles[name].title}, {run.method_title(of).lower()}")
         for name in names
-        for of in ends
+        if name in titles
+        for of in run.ends
     }
     lines = [
         (row.group, f"{row.n:,} examples", {key: run.metric(key[1], key[0], group=row.group) for key in columns})
@@ -451,7 +385,7 @@ def _group_section(run):
     ]
     return Section(
         "Group by group",
-        say("worst_group", name=_after(run, run.chosen), groups=groups, event=_is_binary(run)),
+        say("worst_group", run=run, groups=groups),
         [measurements("Group", columns, lines)],
         notes=say("groups"),
     )
@@ -470,24 +404,28 @@ def _tests_section(run):
         row, less = run.metric(on_val, "calibration_kept", split), run.difference("nll", split, own, on_val)
         eces[name], kept[name] = of_fits, row
         if finding(less) == "better" and less.n >= LEAST_EXAMPLES:
-            gains[name] = difference_text(less, NLL, named=False)
+            gains[name] = less
         shares = [metric_cell(share, ECE) for share in (run.metric(AS_TRAINED, "accuracy", split), *of_fits)]
         p_value = Cell("< 0.001" if row.value < 0.001 else f"{row.value:.3f}", value=row.value)
         lines.append(Line(name, f"{row.n:,} examples", [*shares, p_value, metric_cell(less, NLL)]))
     if not lines:
         return Section("")
-    titles = ("Accuracy", "as given"), *((f"ECE {title}", "") for title in fits), ("As on val", "p-value")
+    titles = (
+        ("Accuracy", "as given"),
+        *((f"ECE {title}", "") for title in fits),
+        ("As on val", "p-value"),
+        ("NLL difference", "of a fit there, nats"),
+    )
     return Section(
         "Does the calibration hold on each test?",
         say(
             "tests",
-            name=_after(run, run.chosen),
-            lost=[name for name, row in kept.items() if row.value < LEVEL / len(kept)],
+            run=run,
+            kept=kept,
             gains=gains,
-            total=len(kept),
-            fewest=min(run.setting("inputs.val.examples"), *(row.n for row in kept.values())),
+            level=LEVEL / len(kept),
         ),
-        [Table("Test", [*titles, ("NLL difference", "of a fit there, nats")], lines)],
+        [Table("Test", titles, lines)],
         figures=[
             Panel("tests", "ECE on each test", row_figures.eces_of_tests(eces, fits, run.method_colour(run.chosen)))
         ],
@@ -497,11 +435,11 @@ def _tests_section(run):
 
 
 _DECISIONS = {  # by the names of rows
-    "expected_coverage": Title("Coverage promised", "%", "of examples to come", 100.0, 2, "high"),
-    "set_coverage": Title("Coverage", "%", "on test", 100.0, 2, "high"),
+    "expected_coverage": Title("Coverage promised", "%", "of examples to come", 100.0, 2),
+    "set_coverage": Title("Coverage", "%", "on test", 100.0, 2),
     "set_size": Title("Set size", "", "mean", digits=3),
     "empty_sets": Title("Empty sets", "%", "on test", 100.0, 2),
-    "answered": Title("Answered", "%", "on test", 100.0, 2, "high"),
+    "answered": Title("Answered", "%", "on test", 100.0, 2),
     "answered_error": Title("Errors", "%", "of the answers", 100.0, 2),
     "answered_bound": Title("Error bound", "%", "on what was held back", 100.0, 2),
 }
@@ -525,12 +463,10 @@ def _decision_section(run):
         )
         for rows in parts[: row_figures.MOST_CLASSES]
     ]
-    covered = [rows["set_coverage"] for rows in parts if "set_coverage" in rows]
-    below = sum("set_coverage" in rows and rows["set_coverage"].high < rows["expected_coverage"].low for rows in parts)
-    curves = {of: run.select(Metric, of, name="error_of_share", split="test") for of in (AS_TRAINED, chosen)}
+    curves = {of: run.select(Metric, of, name="error_of_share", split="test") for of in run.ends}
     return Section(
         "What to do with them: sets, answers, none",
-        say("decisions", run=run, found=found[None, chosen], name=_after(run, chosen), covered=covered, below=below),
+        say("decisions", run=run, found=found[None, chosen], parts=parts),
         [
             measurements("Test split", _DECISIONS, [(run.fitted_title(of), "", found[None, of]) for of in curves]),
             measurements("Least covered first", _DECISIONS, of_parts),
@@ -545,18 +481,13 @@ def _apply_section(run, entry):
     """Code that applies the method to the file that was given, and to others like it."""
     if run.setting("evaluation.assess"):
         return Section("")
-    choice, files, floor = entry["choice"], entry.get("files") or {}, run.setting("reading.floor")
+    choice, files, floor = entry["choice"], entry.get("files"), run.setting("reading.floor")
     snippet = formulas.text(choice["method"], zeros="zeros" in choice)
-    words = say("apply", run=run, dense=not files.get("keys"))
-    if files.get("keys"):
+    numpy = snippet and say("with_numpy", run=run, snippet=snippet) + _PRE.format("snippet", snippet)
+    words = say("apply", run=run)
+    if files and files["keys"]:
         path = f"{files['folder'].rstrip('/')}/calibrator.json"
-        code = _CODE.format(**files, path=path, floor=f", floor={floor}" if floor else "")
-        words += Markup('<pre id="code">{}</pre>').format(code)
-    lines = snippet.strip().split("\n")
-    numpy = say("with_numpy", run=run, count=len(lines))
-    parts = [
-        Section("In NumPy, without focalgeo", numpy + Markup('<pre id="snippet">{}</pre>').format(snippet), folded=True)
-    ]
-    fitted = short(json.dumps(choice, ensure_ascii=False), 5000)
-    parts = [*parts[: bool(snippet)], Section("What was fitted", say("fitted", calibrator=fitted), folded=True)]
-    return Section("How to apply it", words, parts=parts)
+        words += _PRE.format("code", _CODE.format(**files, path=path, floor=f", floor={floor}" if floor else ""))
+    fitted = say("fitted", calibrator=short(json.dumps(choice, ensure_ascii=False), 5000))
+    parts = {"In NumPy, without focalgeo": numpy, "What was fitted": fitted}
+    return Section("How to apply it", words, parts=[Section(*part, folded=True) for part in parts.items()])

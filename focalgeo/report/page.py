@@ -15,7 +15,6 @@ from focalgeo.report.sections import (
     Panel,
     Section,
     Table,
-    joined,
     metric_cell,
     record,
     say,
@@ -24,9 +23,7 @@ from focalgeo.report.sections import (
 from focalgeo.report.selection import (
     AS_TRAINED,
     ECE,
-    NLL,
     Run,
-    difference_text,
     finding,
     grouped,
     in_training,
@@ -96,7 +93,6 @@ def _write_run(path, run, search):
         tables=[calibration.metric_table(run, "val", "Validation split")],
         folded=True,
     )
-    eces = {column: row for column in run.column_of_each()[:4] if (row := run.metric(column, "ece"))}
     return write_page(
         path,
         f"{run.data_title or 'A run'}: {run.loss}",
@@ -118,7 +114,8 @@ def _write_run(path, run, search):
         lead=verdict(run),
         tiles=[
             (f"ECE, {run.method_title(of).lower()}", metric_cell(row, ECE), run.method_colour(of), "")
-            for of, row in eces.items()
+            for of in run.column_of_each()[:4]
+            if (row := run.metric(of, "ece"))
         ],
     )
 
@@ -153,7 +150,6 @@ def _compared(run, first, others):
     findings = {c: finding(row) for c, row in rows.items() if row.p_value < calibration.LEVEL / len(rows)}
     better = [column for column, side in findings.items() if side == "better"]
     best = min(better or rows, key=lambda column: rows[column].value)
-    ece = run.difference("ece", "test", best, first)
     return say(
         "compared",
         total=len(rows),
@@ -161,8 +157,8 @@ def _compared(run, first, others):
         worse=[*findings.values()].count("worse"),
         best=run.in_words(best),
         plain=plain.lower(),
-        numbers=joined(difference_text(rows[best], NLL), ece and difference_text(ece, ECE)),
-        alike=rows[best].low == rows[best].high == 0,
+        differences={"nll": rows[best], "ece": run.difference("ece", "test", best, first)},
+        run=run,
     )
 
 
@@ -254,8 +250,7 @@ def _curvature_words(rows):
     ratio = row.value / cross.value
     # the delta method: relative errors of a ratio add in squares
     half = Z95 * ratio * math.hypot(row.stderr / row.value, cross.stderr / cross.value)
-    ends = style.ends(ratio - half, ratio + half)
-    return say("curvature", loss=loss_title(row.loss), ratio=significant(ratio, 3), ends=ends)
+    return say("curvature", loss=row.loss, ratio=ratio, ends=style.ends(ratio - half, ratio + half))
 
 
 def _attribution_section(rows):

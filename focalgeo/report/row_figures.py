@@ -158,10 +158,13 @@ def risk_coverage(run: Run, curves: Mapping[Column, Rows]) -> Axes | None:
 
 
 @styled()
-def net_benefit(run: Run, curves: Mapping[Column, Rows], of_all: Rows) -> Axes:
-    """Draw the net benefit of each column against the threshold, with 95% intervals, beside acting on all and none."""
-    ax = new_axes()
-    for column, rows in curves.items():
+def net_benefit(run: Run, curves: Mapping[tuple[str, Column], Rows]) -> Axes:
+    """Draw the net benefit of each column against the threshold, with 95% intervals, beside acting on all and none.
+
+    curves: by the rows' name and column; those of acting on all come last.
+    """
+    ax, (*of_columns, (_, of_all)) = new_axes(), curves.items()
+    for (_, column), rows in of_columns:
         *of_curve, at = _values_of(rows, "value", "low", "high", "group")
         ribbon(ax, at, *of_curve, colour=run.method_colour(column), label=run.fitted_title(column))
     ax.plot(*_values_of(of_all, "group", "value"), "--", color=COLOURS["muted"], label="act on all")

@@ -75,10 +75,18 @@ class Run(NamedTuple):
     @property
     def chosen(self) -> Column | None:
         """The method that a calibration says to use."""
-        if "calibration" not in self.manifest:
-            return None
-        choice = self.manifest["calibration"]["choice"]
-        return Column(choice["method"], choice["criterion"])
+        choice = self.entry("calibration.choice")
+        return Column(choice["method"], choice["criterion"]) if choice else None
+
+    @property
+    def ends(self) -> list[Column]:
+        """The outputs as given and the method that a calibration says to use, which may be the same."""
+        return list(dict.fromkeys((AS_TRAINED, self.chosen)))
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it is of two classes, so that it is about P(1)."""
+        return bool(self.metric(AS_TRAINED, "class1_ece"))
 
     @property
     def measured_on(self) -> str:
@@ -133,6 +141,10 @@ class Run(NamedTuple):
         title = self.fitted_title(column).lower().replace("platt", "Platt")
         return title + (f" ({', '.join(values)})" if values else "")
 
+    def after(self, column: Column) -> str:
+        """Return when something is measured: "as given", or "after temperature scaling"."""
+        return "as given" if column == AS_TRAINED else f"after {self.fitted_title(column).lower()}"
+
     def method_colour(self, column: Column) -> str:
         """Return the colour of a column's method: grey as trained, two that stay, others by place in the manifest."""
         known = {UNCALIBRATED: "grey", PLAIN: "blue", FOCAL: "orange"}
@@ -161,8 +173,7 @@ class Run(NamedTuple):
 
     def metric(self, column: Column, name: str, split: str = "", group: str | None = None) -> Metric | None:
         """Return the last row of one metric of one column."""
-        rows = self.select(Metric, column, name=name, split=split or self.measured_on, group=group)
-        return rows[-1] if rows else None
+        return [None, *self.select(Metric, column, name=name, split=split or self.measured_on, group=group)][-1]
 
     def difference(self, name: str, split: str, column: Column, against: Column) -> Difference | None:
         """Return a metric with one method minus that with another, whichever of them is first in the rows."""

@@ -290,8 +290,16 @@ def _choices(run, sweep):
         by = f"{title.title} {_after(run, column)}"
         lines.append(Line(joined(by, title.unit), "", cells))
         if not sentence:
-            values = {"value": names[chosen], "best": names[best], "cost": cost, "unit": title.unit}
-            sentence = say("choice", by=by, **values, seeds=n, left_out=left_out)
+            sentence = say(
+                "choice",
+                by=by,
+                value=names[chosen],
+                best=names[best],
+                cost=cost,
+                unit=title.unit,
+                seeds=n,
+                left_out=left_out,
+            )
     heads = [(head, "") for head in ("Chosen on val", "On val", "On test", "Best on test", "Cost on test")]
     return Table("Chosen by", heads, lines), sentence
 
