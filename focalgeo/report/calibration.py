@@ -347,7 +347,7 @@ def _benefit_section(run):
     """Net benefit at the thresholds asked for, and the decision curve."""
     split, of_all = run.measured_on, ("net_benefit_of_all", AS_TRAINED)
     curves = {
-        (name, of): run.select(Metric, of, name=name, split=split)
+        (name, of): [*{row.group: row for row in run.select(Metric, of, name=name, split=split)}.values()]
         for name, of in (*(("net_benefit", of) for of in run.ends), of_all)
     }
     if not curves[of_all]:
