@@ -286,7 +286,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for name in flags.criteria:
         if name not in CRITERIA:
             raise InputError.of_choice("--criteria", name, CRITERIA)
-    flags.num_folds = flags.folds
+    flags.num_folds = 2 if flags.assess else flags.folds  # which --assess does not make
     named = {}
     for text in flags.test:
         name, _, path = text.partition("=")

@@ -101,7 +101,7 @@ def as_logits(logits: Array | None, probs: Array | None) -> Array:
     if probs is None:
         return logits
     array = checks.number_array("probs", probs)
-    if array.shape[:1] == (array.size,):
+    if array.ndim == 1 or array.shape[1:] == (1,):
         checks.check_interval("P(1) (of log-odds s give jax.nn.log_softmax(np.c_[0 * s, s]))", array, 0, 1)
         array = (jnp if checks.is_traced(array) else np).stack([1 - array, array], axis=1).reshape(-1, 2)
     return log_probabilities(array)
@@ -120,6 +120,8 @@ class Outputs(_Split):
 
     def __new__(cls, logits=None, *others, probs=None, **named):
         """Those of `probs` as logits."""
+        if not (others or "labels" in named):
+            raise InputError("labels are missing: Outputs(logits, labels), or Outputs(probs=probs, labels=labels)")
         return super().__new__(cls, as_logits(logits, probs), *others, **named)
 
 

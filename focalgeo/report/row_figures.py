@@ -169,7 +169,7 @@ def net_benefit(run: Run, curves: Mapping[tuple[str, Column], Rows]) -> Axes:
         ribbon(ax, at, *of_curve, colour=run.method_colour(column), label=run.fitted_title(column))
     ax.plot(*_values_of(of_all, "group", "value"), "--", color=COLOURS["muted"], label="act on all")
     ax.axhline(0, color=COLOURS["muted"], linestyle=":", label="act on none")
-    top = of_all[0].value  # about the share of class 1
+    top = max([1e-6, *(row.value for rows in curves.values() for row in rows)])
     ax.set(xlim=(0, 1), ylim=(-0.2 * top, 1.2 * top), xlabel="threshold of P(1)", ylabel="net benefit")
     percentages(ax, "x")
     legend(ax)

@@ -27,6 +27,9 @@ def test_metrics_of_two_classes_take_p_of_class_one(name):
     expected = metric(calibration.log_probabilities(np.stack([1 - p, p], axis=1)), labels)
     np.testing.assert_array_equal(metric(p, labels), expected)
     np.testing.assert_allclose(jax.jit(metric)(np.float32(p), labels), expected, atol=1e-4)
+    counts, other = np.arange(300) < 200, np.where(np.arange(300) < 200, p, np.nan)
+    for how in ({"mask": counts}, {"weights": np.float32(counts)}):
+        np.testing.assert_allclose(metric(other, labels, **how), metric(p[:200], labels[:200]), atol=1e-5)
     with pytest.raises(InputError, match=r"of log-odds s give .*: give a value from 0 to 1"):
         metric(logits[:, 1], labels)
 

@@ -24,8 +24,8 @@ _OFF_ONE = 0.5  # by which rows of rounded probabilities may miss 1
 _MOST_NUMBERS = 2**21  # of the logits on which the candidates are compared: each is fitted a few times
 _NUM_FOLDS = 5
 _MEANINGS = {
-    "half_least": "{:.2g}, half of the smallest probability",
-    "tenth_least": "{:.2g}, a tenth of the smallest probability",
+    "half_least": "{:.2g}, half of the smallest probability beside a 0",
+    "tenth_least": "{:.2g}, a tenth of the smallest probability beside a 0",
     "half_usual": "{:.2g}, half of the smallest probability of a usual row",
     "tenth_usual": "{:.2g}, a tenth of the smallest probability of a usual row",
     "row_share": "an equal share of what its row's sum lacks to 1, {:.2g} at most",

@@ -53,8 +53,12 @@ def _of_p(metric):
 
     @wraps(metric)
     def taken(log_probs, *arguments, **options):
-        scores = as_logits(None, log_probs) if np.ndim(log_probs) == 1 else log_probs
-        return metric(scores, *arguments, **options)
+        if np.ndim(log_probs) == 1:
+            for counts in (options.get("mask"), options.get("weights")):
+                if np.shape(counts) == np.shape(log_probs):  # what does not count may be any number
+                    log_probs = (jnp if checks.is_traced(log_probs, counts) else np).where(counts, log_probs, 0.5)
+            log_probs = as_logits(None, log_probs)
+        return metric(log_probs, *arguments, **options)
 
     return taken
 
@@ -186,7 +190,8 @@ def _recalibrated(examples, *, slope):
     log_odds = jnp.where(weight > 0, examples.rows[:, 1] - examples.rows[:, 0], 0)
     share = weight / jnp.sum(weight)
     one, offset = jnp.ones_like(log_odds), jnp.where(slope, 0, log_odds)
-    columns = jnp.stack([log_odds, one] if slope else [one])
+    # less their mean, beside which a slope of nearly equal log-odds would not be seen
+    columns = jnp.stack([log_odds - matmul(share, log_odds), one] if slope else [one])
 
     def objective(point):
         scores = matmul(point, columns) + offset
