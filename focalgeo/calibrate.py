@@ -58,7 +58,7 @@ def _threshold(text: str) -> float:
     """A probability, or that of the costs of a false alarm and of a miss, such as 1:9."""
     try:
         alarm, miss = map(float, text.split(":")) if ":" in text else (float(text), 1 - float(text))
-        threshold = alarm / (alarm + miss)
+        threshold = round(alarm / (alarm + miss), 9) if min(alarm, miss) > 0 else 0.0
     except (ValueError, ZeroDivisionError):
         threshold = 0.0
     if not 0.001 <= threshold <= 0.999:

@@ -97,7 +97,7 @@ BUDGETS = {
     "focalgeo/calibration/maps": 3950,
     "focalgeo/calibration/methods": 10600,
     "focalgeo/calibration/metrics": 10850,
-    "focalgeo/calibration/study": 12700,
+    "focalgeo/calibration/study": 12750,
     "focalgeo/curvature": 9100,
     "focalgeo/data": 15250,
     "focalgeo/evaluation": 4450,

@@ -409,6 +409,7 @@ REFUSED = {
     "--coverage=0.9": "give --test, with labels or without",
     "--threshold=0.1": "thresholds are of P(1) of two classes, here are 3",
     "--threshold=0": "--threshold: 0 is no probability from 0.001 to 0.999: give 0.1, or costs 1:9",
+    "--threshold=-1:-9": "--threshold: -1:-9 is no probability from 0.001 to 0.999: give 0.1, or costs 1:9",
     "--threshold=1:x": "--threshold: 1:x is no probability from 0.001 to 0.999: give 0.1, or costs 1:9",
     "--assess --folds=3": "--assess fits nothing: leave out --folds",
     "--assess --attach=model.onnx": "--assess fits nothing: leave out --attach",

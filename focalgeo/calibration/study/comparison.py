@@ -40,6 +40,10 @@ _AT_ONCE = 10**6  # examples times groups, with which metrics of P(1) take a min
 _RESAMPLES_OF_GROUPS = 200  # the end of an interval is known to 10% of its half
 
 
+def _keeps_ranking(fitted):
+    return fitted.method.name in _RANKING and fitted.params["a"] > 0
+
+
 class Choice(NamedTuple):
     """The method to use, and how it was chosen."""
 
@@ -113,7 +117,7 @@ def choose(
     # where the score test refutes T = 1, the outputs as given leave the pool
     pool = admitted[hot:]  # one fit at least stands beside the outputs as given
     if prefer == "plain":
-        pool = [fitted for fitted in pool if fitted.method.keeps_class or fitted.method.name in _RANKING] or pool
+        pool = [fitted for fitted in pool if fitted.method.keeps_class or _keeps_ranking(fitted)] or pool
     elif mixture:
         pool = [fitted for fitted in pool if fitted is uncalibrated] + mixture
     least = pool[0]
