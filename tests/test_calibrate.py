@@ -497,7 +497,7 @@ def test_outputs_are_assessed_without_a_fit(tmp_path, capsys):
     assert main([f"--val={tmp_path}/val.npz", f"--out={out}", FEW, "--assess", "--threshold=1:4"]) == 0
     said = capsys.readouterr().out
     assert "ECE of P(1) on val is " in said
-    assert "At a threshold of 20% acting on " in said
+    assert "At a threshold of 20% the net benefit of acting on P(1) " in said
     assert "The outputs were measured as they are, and nothing was fitted." in said
     assert said.splitlines()[0].split("  ")[0] == "on val"
     assert {path.name for path in out.iterdir()} >= {"report.html", "metrics.jsonl", "manifest.json"}
