@@ -38,7 +38,7 @@ FIELDS = {
 IMPLIED = "loss_implied_temperature_scaling"
 OF_CELLS = {"ce": 0.0, "fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl5": 5.0}  # loss -> gamma
 NUMBERS = {"gap": "the gap of NLL between train and val", "ln T0": "cross-entropy's T"}  # of rules
-BESIDE = {"minus CE": "CE", "minus FL-3": "FL-3", "above the least": "least"}  # words -> what a rule's ECE is less
+BESIDE = {"minus CE": "CE", "minus FL-3": "FL-3", "above the least": "least"}  # words -> what a rule is set against
 LARGER = {gamma: f"γ = {gamma:g}" for gamma in GAMMAS[1:]}
 TAGS = {"gamma": "gamma", "seed": "seed"}
 SAME = 0.15  # how far ln T may lie from another that counts as the same: 15%
@@ -263,7 +263,7 @@ def rules_table(runs, cells):
     for number, measured in rules(runs, cells).items():
         slope, intercept = measured.pop("line")
         for where, values in measured.items():
-            columns = [shown(value, signed="less" in words) for words, value in values.items()]
+            columns = [shown(value, signed="minus" in words) for words, value in values.items()]
             yield f"{slope:.2f} {number} {intercept:+.2f}", place(where), *columns
 
 
