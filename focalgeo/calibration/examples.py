@@ -121,7 +121,7 @@ class Outputs(_Split):
     def __new__(cls, logits=None, *others, probs=None, **named):
         """Those of `probs` as logits."""
         if not (others or "labels" in named):
-            raise InputError("labels are missing: Outputs(logits, labels), or Outputs(probs=probs, labels=labels)")
+            raise InputError("no labels: give each as (logits, labels), or Outputs(probs=probs, labels=labels)")
         return super().__new__(cls, as_logits(logits, probs), *others, **named)
 
 
