@@ -219,7 +219,7 @@ def joined(verdicts: Iterable[str]) -> str:
 
 def by_verdict(verdicts: Mapping[str, str]) -> str:
     """Which titles have which verdict, as a sentence for each."""
-    titles = {said: [title for title, of in verdicts.items() if of == said] for said in (SHOWS, NOT, UNTOLD)}
+    titles = {said: [title for title, of in verdicts.items() if of == said] for said in VERDICTS}
     return ". ".join(f"{said}: {'; '.join(names)}" for said, names in titles.items() if names)
 
 

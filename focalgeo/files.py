@@ -32,12 +32,16 @@ def say(line: str) -> None:
         write_line(line)
 
 
-def waiting(line: str, seconds: float = 3) -> contextlib.ExitStack:
+@contextlib.contextmanager
+def waiting(line: str, seconds: float = 3) -> Iterator[None]:
     """Say this line where what is done inside `with` takes longer than so many seconds."""
-    (stack := contextlib.ExitStack()).callback((timer := threading.Timer(seconds, say, [line])).cancel)
+    timer = threading.Timer(seconds, say, [line])
     timer.daemon = True
     timer.start()
-    return stack
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def write_line(line: str) -> None:

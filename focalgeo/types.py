@@ -25,6 +25,8 @@ CRITERIA = ("nll", "ece", "adaptive_ece", "line_search")
 DEFAULT_CRITERIA = ("nll", "ece")
 DEFAULT_METRICS = ("accuracy", "ece", "adaptive_ece", "nll", "brier")
 OF_CLASS_ONE = ("auroc", "binary_brier", "calibration_slope", "calibration_intercept", "spiegelhalter_z")  # metrics
+# methods that keep the ranking of two classes by P(1)
+KEEP_RANKING = ("temperature_scaling", "platt_scaling", "focal_temperature_scaling", "beta_calibration")
 METRIC_OF = {"line_search": "ece"}  # criterion -> the metric by which its fits are compared, where the names differ
 
 BAR = {"delay": 3, "leave": False, "disable": None, "dynamic_ncols": True}  # tqdm's, of work of over 3 seconds

@@ -33,7 +33,7 @@ from focalgeo.report.selection import (
 )
 from focalgeo.report.style import short
 from focalgeo.rows import LEAST_EXAMPLES, Metric, Title
-from focalgeo.types import METRIC_OF
+from focalgeo.types import KEEP_RANKING, METRIC_OF
 
 PRINTED = ("accuracy", "ece", "noise_floor", "nll")  # in a terminal, of all metrics
 _FLOOR = ECE._replace(title="Noise floor", note="ECE if calibrated", best="middle")
@@ -55,7 +55,6 @@ _OF_EVENT = (
     "binary_brier",
     "nll",
 )
-RANKING = ("temperature_scaling", "platt_scaling", "focal_temperature_scaling", "beta_calibration")  # keep that by P(1)
 _CODE = """\
 import numpy as np
 from focalgeo.calibration import read_calibrator
@@ -246,7 +245,7 @@ def verdict(run: Run) -> Markup:
         title=title,
         simpler=plainest,
         cost=cost,
-        ranks=plainest.method in RANKING,
+        ranks=plainest.method in KEEP_RANKING,
         mixture=run.difference(metric, HELD_OUT, Column("stacking", "nll"), chosen),
         against=against,
     )

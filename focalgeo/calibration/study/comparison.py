@@ -20,6 +20,7 @@ from focalgeo.rows import LEAST_EXAMPLES, Difference, Row, select
 from focalgeo.types import (
     CRITERIA,
     DEFAULT_METRICS,
+    KEEP_RANKING,
     METRIC_OF,
     MOST_RESAMPLES,
     OF_CLASS_ONE,
@@ -35,13 +36,12 @@ FEWEST_RESAMPLES = 100  # with fewer, the ends of an interval are chance, and me
 LEVEL = 0.05  # two-sided p-value of the score test, from which on outputs as given may be calibrated
 NEAR = 0.5  # standard errors of a difference, within which the simpler of two methods counts as good
 PREFERENCES = ("least", "plain")
-_RANKING = ("platt_scaling", "beta_calibration")  # keep the ranking by P(1), and not the predicted class
 _AT_ONCE = 10**6  # examples times groups, with which metrics of P(1) take a minute
 _RESAMPLES_OF_GROUPS = 200  # the end of an interval is known to 10% of its half
 
 
 def _keeps_ranking(fitted):
-    return fitted.method.name in _RANKING and fitted.params["a"] > 0
+    return fitted.method.name in KEEP_RANKING and fitted.params.get("a", 1) > 0  # below 0 Platt scaling reverses it
 
 
 class Choice(NamedTuple):
