@@ -39,6 +39,7 @@ NETWORKS = {  # name -> title, seconds of a core for one run
     "gcn_newsgroups": ("graph network, posts", 40),
 }
 IMAGES = tuple(network for network in NETWORKS if network not in (DIGITS, *GRAPHS))
+LARGE = (7.0, 10.0, 15.0)  # beside the config's gammas, up to which ECE still falls in overconfident networks
 SURFACES = {  # number -> words
     "lambda_max own val": "λ_max of the trained loss's Hessian on val falls with γ",
     "lambda_max CE val": "λ_max of cross-entropy's Hessian on val falls with γ",
@@ -81,19 +82,25 @@ PARTS = {
 
 
 def plan(flags, parts):
-    """Sweeps over the configs' gammas: digits, graphs in a job each, else all networks of a seed before the next."""
+    """Sweeps over the configs' gammas: digits, graphs in a job each, else all networks of a seed before the next.
 
-    def job(network, seeds, config, fields, gammas):
+    Then the large gammas of images, a job for each run, one network after another.
+    """
+
+    def job(network, seeds, config, fields, gammas, **of):
         how = {"tags": {"gamma": "gamma", "seed": "seed"}, "parts": True, "seconds": gammas * NETWORKS[network][1]}
-        return jobs.sweep({"network": network}, seeds, config, fields, **how)
+        return jobs.sweep({"network": network} | of, seeds, config, fields, **how)
 
     yield job(DIGITS, range(flags.seeds or 20), "configs/digits_gamma.py", {}, 7)
     for network, config in GRAPHS.items():
         fields = {"data.name": f"graph:{flags.posts}"} if "newsgroups" in network else {}
         yield job(network, range(flags.seeds or 5), config, fields, 7)
+    words = ",paper" if flags.scale == "paper" else ""
     for seed, network in product(range(flags.seeds or 3), IMAGES):
-        config = f"configs/cifar10_curvature.py:{network}{',paper' if flags.scale == 'paper' else ''}"
-        yield job(network, (seed,), config, jobs.data_of(flags), 5)
+        yield job(network, (seed,), f"configs/cifar10_curvature.py:{network}{words}", jobs.data_of(flags), 5)
+    for network, seed, gamma in product(IMAGES, range(flags.seeds or 3), LARGE):
+        config, fields = f"configs/cifar10_curvature.py:{network}{words}", jobs.data_of(flags) | {"sweep.gamma": (gamma,)}
+        yield job(network, (seed,), config, fields, 1, gamma=gamma)
 
 
 # ---- statistics
