@@ -99,7 +99,10 @@ def plan(flags, parts):
     for seed, network in product(range(flags.seeds or 3), IMAGES):
         yield job(network, (seed,), f"configs/cifar10_curvature.py:{network}{words}", jobs.data_of(flags), 5)
     for network, seed, gamma in product(IMAGES, range(flags.seeds or 3), LARGE):
-        config, fields = f"configs/cifar10_curvature.py:{network}{words}", jobs.data_of(flags) | {"sweep.gamma": (gamma,)}
+        config, fields = (
+            f"configs/cifar10_curvature.py:{network}{words}",
+            jobs.data_of(flags) | {"sweep.gamma": (gamma,)},
+        )
         yield job(network, (seed,), config, fields, 1, gamma=gamma)
 
 

@@ -8,16 +8,18 @@ is at chance below an accuracy of 0.2; of such a run calibration says nothing, a
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import digits, figures, jobs, numbers
+from experiments import cells, digits, figures, jobs, numbers
 from experiments.numbers import LEARNED, NOT, OUTPUTS, SHOWS, UNTOLD, Claim, learned, rows_where
-from experiments.question import Job, Question
+from experiments.question import Flags, Job, Question
 from focalgeo import losses
+from focalgeo.job import preparation
 
 GAMMAS = (0.0, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0)
 LARGE = (7.0, 10.0, 15.0)
@@ -27,7 +29,14 @@ TASKS = {  # name -> title, training examples, tail
     "rare": ("digits, a long tail of classes", None, 10.0),
 }
 IMAGES = "images"
-TITLES = {name: title for name, (title, *_) in TASKS.items()} | {IMAGES: "CIFAR-10 (JPEG), small CNN"}
+FITTED = {"fitted": (0.0, 3.0, 7.0, 10.0, 15.0), "fitted_rare": (0.0, 3.0, 10.0)}  # with their gammas
+TITLES = {name: title for name, (title, *_) in TASKS.items()} | {
+    IMAGES: "CIFAR-10 (JPEG), small CNN",
+    "fitted": "CIFAR-10 (JPEG), fitted",
+    "fitted_rare": "CIFAR-10 (JPEG), fitted, a long tail of classes",
+}
+TAIL = 100.0  # on images, as the first class's images to the last's
+AMBIGUOUS = (0.3, 0.7)
 FIELDS = {
     "data.augment": "none",
     "data.train_size": 5000,
@@ -67,6 +76,45 @@ def on_digits(task: str, seeds: int) -> list[dict[str, Any]]:
     ]
 
 
+def with_tail(out: Path, flags: Flags) -> Path:
+    """CIFAR-10 with a long tail of classes in every split, as a file that jobs read."""
+    path = out / "tail.npz"
+    if not path.exists():
+        fields = jobs.data_of(flags) | {"data.train_size": 45_000, "data.val_size": 5_000}
+        dataset = preparation.prepare(jobs.check_config(jobs.load("configs/cifar.py:fitted,ce", fields))).dataset
+        splits = {f"_{name}": digits.thinned(getattr(dataset, name), TAIL) for name in ("train", "val", "test")}
+        arrays = {
+            f"{of}{name}".removesuffix("_train"): of_split
+            for name, split in splits.items()
+            for of, of_split in zip("xy", split, strict=True)
+        }
+        out.mkdir(parents=True, exist_ok=True)
+        np.savez(path, **arrays)
+    return path
+
+
+def ambiguous(run: dict, rows: list, workdir: Path) -> dict[str, float]:
+    """The shares of train that are left wrong, and that have a middling probability of their label."""
+    logits, labels = cells.train_outputs(workdir)
+    of_label = np.exp(-np.asarray(losses.cross_entropy(logits, labels)))
+    low, high = AMBIGUOUS
+    middling = (low < of_label) & (of_label < high)
+    return {"wrong train": float((logits.argmax(-1) != labels).mean()), "ambiguous train": float(middling.mean())}
+
+
+def fitted_job(flags: Flags, task: str, gamma: float, seed: int) -> Job:
+    """A run of the fitted network, by its own images where classes are not rare."""
+
+    def fields(out):
+        fields = jobs.T_ALONE | {"sweep.gamma": (gamma,)}
+        if task == "fitted":
+            return fields | jobs.data_of(flags) | {"data.split_seed": 1 + seed}
+        return fields | {"data.name": f"arrays:{with_tail(out, flags)}", "data.val_size": None, "data.test_size": None}
+
+    how = {"tags": {"gamma": "gamma", "seed": "seed"}, "more": ambiguous, "seconds": 300}
+    return jobs.sweep({"task": task, "gamma": gamma}, (seed,), "configs/cifar.py:fitted,fl1", fields, **how)
+
+
 def plan(flags, parts):
     """Digits, then images seed by seed; a run whose loss was not finite counts as one at chance."""
     for task in TASKS:
@@ -75,6 +123,9 @@ def plan(flags, parts):
         fields = FIELDS | jobs.data_of(flags) | {"data.split_seed": 1 + seed}
         how = {"tags": {"gamma": "gamma", "seed": "seed"}, "stopped": {"accuracy": 0.0}, "seconds": 400}
         yield jobs.sweep({"task": IMAGES}, (seed,), "configs/cifar10.py:quick", fields, **how)
+    for seed, (task, gammas) in product(range(min(flags.seeds, 3)), FITTED.items()):
+        for gamma in gammas:
+            yield fitted_job(flags, task, gamma, seed)
 
 
 def claims(runs):
