@@ -149,8 +149,9 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
     if flags.table:
         texts = texts_of(question, frames(every))
         if flags.table not in texts:
-            raise InputError(f"{flags.table!r} is no table of what {folder} holds: {', '.join(texts) or 'nothing'}")
-        return print(texts[flags.table], end="")
+            raise InputError(f"{flags.table!r} is no table of {question.name}: {', '.join(texts) or 'it has no runs'}")
+        about = head(question, every)
+        return print(texts[flags.table], f"Stored on {about['date']}: {about['cost']}; made by: {about['command']}", sep="\n")
     if not made:
         write(question, every, folder, flags.scale, keep=parts)
 

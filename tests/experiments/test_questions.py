@@ -79,7 +79,7 @@ def test_a_table_that_is_none_is_one_line(capsys):
     with pytest.raises(SystemExit) as stopped:
         command.main(["theory", "--store", "--table", "no"])
     assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("'no' is no table of what ")
+    assert capsys.readouterr().err.startswith("'no' is no table of theory: ")
 
 
 def exists(where: str) -> bool:
