@@ -180,7 +180,7 @@ ITEMS = {
         "gamma apart from learning rate, batch size and optimiser",
         "held_apart",
         "networks",
-        "ECE and T at each setting, and a network of images",
+        "a network of images",
     ),
     "N next check 3": Item("surfaces whose curvature is controlled", "causes"),
     "N first experiment 1": Item("lambda_max with both losses on a CNN", "curvature_and_gamma"),
