@@ -162,11 +162,7 @@ ITEMS = {
     "M Fig. 3": Item("focal losses by epoch", "during_training", "networks, epochs"),
     "M Fig. 4": Item("gradient ratio; gradient norms by epoch", "during_training", "networks, epochs"),
     "M Fig. 5": Item("norms of two parameters", "two_parameters"),
-    "M Fig. 6": Item(
-        "confidence of errors, and decision regions",
-        "two_parameters",
-        open="how many errors have a confidence above 90%",
-    ),
+    "M Fig. 6": Item("confidence of errors, and decision regions", "two_parameters"),
     "M Fig. 7": Item("prediction of least risk", "theory"),
     "M Fig. 8": Item("single images", "during_training", "networks"),
     "M Table 6": Item("S99", "during_training", "networks"),

@@ -305,7 +305,7 @@ def examples(runs):
 BY_OUTCOME = [[f"train {name}", f"test {name} correct", f"test {name} wrong"] for name in ("nll", "entropy")]
 QUESTION = Question(
     "during_training",
-    "Does cross-entropy grow sure of the test images that it gets wrong while it trains, and focal loss less?",
+    "Does cross-entropy grow confident in the test images that it gets wrong while it trains, and focal loss less?",
     claims,
     tables={
         "end of training": end,
