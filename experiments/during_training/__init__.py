@@ -315,6 +315,7 @@ QUESTION = Question(
     figures={
         "by_outcome": partial(curves, names=BY_OUTCOME),
         "error_and_ece": partial(curves, names=[["train error", "test error"], ["train ece", "test ece"]]),
+        "p_of_label": partial(curves, names=[[f"test true_class_probability {name}" for name in ("correct", "wrong")]]),
         "norms": partial(curves, names=[["weight norm", "train gradient_norm", "test gradient_norm"]]),
         "training_examples": examples,
     },
