@@ -157,16 +157,9 @@ def test_a_rise_that_grows_steeper_has_no_inner_minimum():
     assert found.verdict == UNTOLD
 
 
-@pytest.mark.parametrize(
-    ("temperature", "eces", "why"),
-    [
-        (1.29, (2, 1, 3), "cross-entropy is not overconfident, T = 1.29"),
-        (1.31, (2, 1, 3), ""),  # the least trace, of gamma 2, has a higher ECE
-        (1.31, (3, 2, 1), "ECE is least at the least trace, γ = 2"),
-    ],
-)
-def test_a_minimum_is_tested_where_a_trace_below_it_is(temperature, eces, why):
-    runs = pd.DataFrame({"gamma": (0.0, 1.0, 2.0), "ece": eces, "trace": (9.0, 8.0, 7.0), "temperature": temperature})
+@pytest.mark.parametrize(("eces", "why"), [((2, 1, 3), ""), ((3, 2, 1), "ECE is least at the least trace, γ = 2")])
+def test_a_minimum_is_tested_where_a_trace_below_it_is(eces, why):
+    runs = pd.DataFrame({"gamma": (0.0, 1.0, 2.0), "ece": eces, "trace": (9.0, 8.0, 7.0), "temperature": 2.0})
     assert curvature_and_gamma.untried(runs, "trace") == why
 
 
