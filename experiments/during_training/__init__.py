@@ -38,6 +38,7 @@ END = {
     "train ece": Number("train ECE, %"),
     "test ece": Number("test ECE, %"),
     "train error, dropped": Number("train error, an epoch after the first drop, %"),
+    "epochs above 1%": Number("epochs with a train error above 1%"),
     "test true_class_probability correct": Number("p_y of right held-out images"),
     "test true_class_probability wrong": Number("p_y of wrong held-out images"),
     "test nll": Number("test NLL"),
@@ -90,6 +91,7 @@ BESIDE = (
     ("M Fig. 3", "p_y of test images predicted right is lower at the end", "test true_class_probability correct", True),
     ("M Fig. 3", "p_y of test images predicted wrong is higher at the end", "test true_class_probability wrong", False),
     ("N, convergence", "training error is higher an epoch after the rate's first drop", "train error, dropped", False),
+    ("N, convergence", "training error is above 1% for more epochs", "epochs above 1%", False),
     ("M Fig. 4", "gradients of training examples are smaller midway", "train gradient_norm, midway", True),
     ("M Fig. 4", "gradients of training examples are smaller at the end", "train gradient_norm", True),
     ("M Fig. 2", "fewer training examples have a confidence above 96% at the end", "train, surest bin", True),
@@ -165,6 +167,7 @@ def measured(runs) -> pd.DataFrame:
     dropped, lower = (table.loc[epochs[round(share * len(epochs))]] for share in DROPS)
     others = {"first": first, "midway": midway, "late": end - midway, "dropped": dropped, "between": lower - dropped}
     every = end.join([other.add_suffix(f", {when}") for when, other in others.items()])
+    every["epochs above 1%"] = (table["train error"] > 1).groupby(["loss", "seed"]).sum()
     return s99_of(runs).merge(every, left_on=["loss", "seed"], right_index=True)
 
 
