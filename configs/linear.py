@@ -11,7 +11,7 @@ limit:     clusters without spread, where the optimum is known: |w| = ln 9 = 2.1
 quick:     100 steps
 Time:      a minute on 2 CPU cores
 Expected:  |w| 1.934 for cross-entropy, 1.064 for FL-1; misclassified training points' own class has a mean probability
-           of 0.195 and 0.296: FL-1 is less sure of its errors
+           of 0.195 and 0.296: FL-1 is less confident in its errors
 """
 
 from ml_collections import ConfigDict

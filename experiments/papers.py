@@ -80,7 +80,8 @@ ITEMS = {
     "K Thm. 1": Item("the Maxwell-Boltzmann distribution has the most entropy", "focalgeo.theory.maxwell_boltzmann"),
     "K Cor. 1": Item("a PAC-Bayes bound, and against n", "bounds"),
     "K Cor. 2": Item("its KL as a regulariser", "bounds"),
-    "K Thm. 2": Item("KL near a point is the Fisher form", "bounds", open="that the likelihood becomes less sharp"),
+    "K Thm. 2": Item("KL near a point is the Fisher form", "bounds"),
+    "K Thm. 2, sentence": Item("the likelihood becomes less sharp", "curvature_and_gamma", "networks, recipe"),
     "K Eq. 28": Item("curvature with the factor of gamma", "theory"),
     "K Conj. 1": Item("gamma controls curvature and calibration", "bounds", "networks, recipe"),
     "K Def. 3": Item("Lipschitz continuity", "bounds"),
@@ -102,7 +103,7 @@ ITEMS = {
     ),
     "K Eq. 6": Item("entropy at equal cross-entropy on train", ""),
     "K Eq. 27": Item("the loss near a minimum to second order", ""),
-    "K, gamma >= 1": Item("whether gamma below 1 is worse", ""),
+    "K, gamma >= 1": Item("whether gamma below 1 is worse", "curvature_and_gamma", "networks, recipe"),
     "K 5, other algorithms": Item("do other calibration losses lower curvature", "curvature_of_losses", "networks"),
     "K 5, architectures": Item(
         "does the best curvature depend on the network",
@@ -158,16 +159,12 @@ ITEMS = {
     "M App. H": Item("a lower bound by an entropy", "focalgeo.theory.focal_lower_bound"),
     "M Fig. 1": Item("NLL, entropy, error and ECE by epoch", "during_training", "networks, epochs"),
     "M Fig. 2": Item("reliability on train by epoch", "during_training", "networks, epochs"),
-    "M Fig. 3": Item("focal losses by epoch", "during_training", "networks, epochs", "panels e and f, p of the label"),
+    "M Fig. 3": Item("focal losses by epoch", "during_training", "networks, epochs"),
     "M Fig. 4": Item("gradient ratio; gradient norms by epoch", "during_training", "networks, epochs"),
     "M Fig. 5": Item("norms of two parameters", "two_parameters"),
-    "M Fig. 6": Item(
-        "confidence of errors, and decision regions",
-        "two_parameters",
-        open="how many errors have a confidence above 90%",
-    ),
+    "M Fig. 6": Item("confidence of errors, and decision regions", "two_parameters"),
     "M Fig. 7": Item("prediction of least risk", "theory"),
-    "M Fig. 8": Item("single images", "during_training", "networks", "images that are predicted right"),
+    "M Fig. 8": Item("single images", "during_training", "networks"),
     "M Table 6": Item("S99", "during_training", "networks"),
     **{
         f"M Table {number}": Item(words, "calibration_of_losses", "CIFAR-100, networks, GloVe")
@@ -179,14 +176,21 @@ ITEMS = {
         "gamma apart from learning rate, batch size and optimiser",
         "held_apart",
         "networks",
-        "ECE and T at each setting, and a network of images",
+        "a network of images",
     ),
     "N next check 3": Item("surfaces whose curvature is controlled", "causes"),
     "N first experiment 1": Item("lambda_max with both losses on a CNN", "curvature_and_gamma"),
-    "N first experiment 2": Item("fine-tuning an overconfident network with focal loss", ""),
+    "N first experiment 2": Item(
+        "fine-tuning with focal loss", "switch", "networks", "a network that is strongly overconfident, on images"
+    ),
     "N first experiment 3": Item("the trace penalty on a transformer of text", "text_transformer"),
-    "N, convergence": Item("whether a higher gamma slows convergence", ""),
-    "N, failures": Item("lower curvature with a higher ECE; unstable training", "large_gamma"),
+    "N quick check 1": Item("lambda_max for different losses", "curvature_of_losses", "networks"),
+    "N quick check 2": Item("does the PAC-Bayes inequality hold", "bounds", "networks"),
+    "N quick check 5": Item("does focal loss increase entropy", "during_training", "networks"),
+    "N, convergence": Item("whether a higher gamma slows convergence", "during_training", "networks"),
+    "N, cause": Item("is lower curvature the cause of calibration", "causes", "networks"),
+    "N, failures 1": Item("lower curvature with a higher ECE", "curvature_and_gamma", "networks"),
+    "N, failures 2": Item("training that is unstable at large gammas", "large_gamma", "networks"),
 }
 
 

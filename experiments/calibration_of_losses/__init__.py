@@ -4,6 +4,7 @@ import json
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from experiments import cells as stored
@@ -89,16 +90,19 @@ PAPER_TABLES = {
 }
 _AFTER_T = "ECE as trained is below that of cross-entropy after temperature scaling"
 _BY_ECE = "ECE after T by ECE is below that after T by NLL"
+_T_BELOW = "ECE after temperature scaling is below"
 # where, statement, quantity, losses it is made of, and beside which: a loss and its quantity, or cross-entropy's own
 STATEMENTS = (
     ("M Table 1", "ECE as trained is below cross-entropy's", "ece", ("fla53", "fl3", "fl1", "brier", "mmce")),
-    ("M Table 1", "ECE after temperature scaling is below cross-entropy's", "ece after T", ("fla53", "fl3")),
+    ("M Table 1", f"{_T_BELOW} cross-entropy's", "ece after T", ("fla53", "fl3")),
     ("M Table 2", "AdaECE as trained is below cross-entropy's", "adaptive_ece", ("fla53", "fl3")),
     ("M Table 10", "NLL as trained is below cross-entropy's", "nll", ("fla53", "fl3")),
     ("M Table 11", "NLL after temperature scaling is below cross-entropy's", "nll after T", ("fla53", "fl3")),
     ("M Table 6", "fewer test examples have a confidence above 99%", "s99", ("fla53", "mmce")),
     ("M Table 1", "ECE as trained is below that of Brier", "ece", ("fla53",), "brier", "ece"),
     ("M Table 1", "ECE as trained is below that of MMCE", "ece", ("fla53",), "mmce", "ece"),
+    ("M Table 1", f"{_T_BELOW} that of Brier", "ece after T", ("fla53",), "brier", "ece after T"),
+    ("M Table 1", f"{_T_BELOW} that of MMCE", "ece after T", ("fla53",), "mmce", "ece after T"),
     ("M Table 7", "ECE as trained is below that of FL-1", "ece", ("fl2",), "fl1", "ece"),
     ("M Table 7", "ECE as trained is below that of FL-2", "ece", ("fl3",), "fl2", "ece"),
     ("M 6", "of the fixed gammas 3 has a lower ECE as trained than 5", "ece", ("fl3",), "fl5", "ece"),
@@ -109,8 +113,12 @@ STATEMENTS = (
     ("M Table 1", _AFTER_T, "ece", ("fla53",), "ce", "ece after T"),
     ("M 6", _BY_ECE, "ece after T", ("ce",), "ce", "ece after T by nll"),
     ("M 6", _BY_ECE, "ece after T", ("fla53",), "fla53", "ece after T by nll"),
+    ("M 6", f"{_T_BELOW} AdaECE after it", "ece after T", ("ce",), "ce", "adaptive_ece after T"),
+    ("M 6", f"{_T_BELOW} AdaECE after it", "ece after T", ("fla53",), "fla53", "adaptive_ece after T"),
+    ("M 4", "accuracy on train is below that of FL-3", "train accuracy", ("fl5", "fl7"), "fl3", "train accuracy"),
     ("F 2", "the area under the ROC curve of classes is larger than cross-entropy's", "auc", ("fl3",)),
 )
+TEMPERATURES = {"fla53": (0.9, 1.1), "ce": (2.0, 2.8), "mmce": (2.0, 2.8)}  # of M 6: loss -> where T by ECE lies
 CRITERIA = {  # quantity that is least on val -> words
     "nll": "NLL as trained",
     "nll after T by nll": "NLL after T",
@@ -131,7 +139,10 @@ def tasks(cells, split: str = "test") -> dict[str, pd.DataFrame]:
 
 
 def claims(cells):
-    """Each statement for each data set and loss that has runs; before the fit they are not the paper's."""
+    """Each statement for each data set and loss that has runs.
+
+    It is not the paper's before the fit, and where the paper's own table has the opposite.
+    """
     for task, runs in tasks(cells).items():
         runs = runs.assign(**{DISTANCE: (runs["T by ece"] - 1).abs()})
         for source, words, name, losses, *beside in STATEMENTS:
@@ -139,12 +150,22 @@ def claims(cells):
             how = {"unit": "in 1/100 nat" if name.startswith("nll") else "points"}
             how = {"what": DISTANCE} if name == DISTANCE else how
             how |= {"margin": SAME_ERROR if name == "error" else 0.0, "falls": name != "auc"}
-            where = "focalgeo" if task == "cifar10_before_fit" else source
+            how |= {"scale": 100} if name == "train accuracy" else {}
+            printed = {of: pd.DataFrame(PAPERS.get(of, {}).get(task, {})).mean(axis=1) for of in (name, same)}
             for loss in losses:
                 ours, theirs = column(runs, name, loss=loss), column(runs, same, loss=other)
                 if len(ours) and len(theirs):
                     claim = f"{TASKS[task].title}, {LOSSES[loss]}: {words}"
+                    higher = printed[name].get(loss, np.nan) - printed[same].get(other, np.nan) > how["margin"]
+                    where = "focalgeo" if task == "cifar10_before_fit" or higher else source
                     yield numbers.told(where, claim, paired(ours, theirs), **how)
+        for loss, ends in TEMPERATURES.items():
+            value = numbers.level(runs, "T by ece", loss=loss)
+            if value.known:
+                theirs = pd.DataFrame(PAPERS["T by ece"].get(task, {})).mean(axis=1).get(loss, np.nan)
+                where = "M 6" if ends[0] <= theirs <= ends[1] else "focalgeo"
+                claim = f"{TASKS[task].title}, {LOSSES[loss]}: T by ECE is between {ends[0]:g} and {ends[1]:g}"
+                yield numbers.Claim(where, claim, numbers.inside(value, *ends), f"T {shown(value)}")
 
 
 # ---- tables

@@ -37,6 +37,10 @@ END = {
     "test error": Number("test error, %"),
     "train ece": Number("train ECE, %"),
     "test ece": Number("test ECE, %"),
+    "train error, dropped": Number("train error, an epoch after the first drop, %"),
+    "epochs above 1%": Number("epochs with a train error above 1%"),
+    "test true_class_probability correct": Number("p_y of right held-out images"),
+    "test true_class_probability wrong": Number("p_y of wrong held-out images"),
     "test nll": Number("test NLL"),
     "test nll correct": Number("test NLL of right"),
     "test nll wrong": Number("test NLL of wrong"),
@@ -47,10 +51,13 @@ END = {
     "train, surest bin": Number("train, confidence above 96%, %"),
     "train, p_y above p0": Number("train, p_y above p0, %"),
 }
-WRONG = {
-    "confidence": Number("mean confidence of wrong ones of 100 images, %"),
-    "after": Number("after T, %"),
+OUTCOMES = {"wrong": "label != predicted", "right": "label == predicted"}
+CONFIDENCES = {
+    f"{name} {outcome}": Number(f"mean confidence of {outcome} ones of 100 images{words}, %")
+    for outcome in OUTCOMES
+    for name, words in {"confidence": "", "after": ", after T"}.items()
 }
+DROPS = (150 / 350, 250 / 350)  # shares of the epochs after which the recipe lowers the rate
 # where, statement of cross-entropy late in training, curve, whether it falls.
 # "Late in training" is from the middle epoch to the last, which was set before any run was seen.
 LATE = (
@@ -81,15 +88,20 @@ BESIDE = (
     ("M Fig. 3", "test ECE is lower at the end", "test ece", True),
     ("M Fig. 3", "the last layer's weights are larger after epoch 1", "weight norm, first", False),
     ("M Fig. 3", "the last layer's weights are smaller at the end", "weight norm", True),
+    ("M Fig. 3", "p_y of test images predicted right is lower at the end", "test true_class_probability correct", True),
+    ("M Fig. 3", "p_y of test images predicted wrong is higher at the end", "test true_class_probability wrong", False),
+    ("N, convergence", "training error is higher an epoch after the rate's first drop", "train error, dropped", False),
+    ("N, convergence", "training error is above 1% for more epochs", "epochs above 1%", False),
     ("M Fig. 4", "gradients of training examples are smaller midway", "train gradient_norm, midway", True),
     ("M Fig. 4", "gradients of training examples are smaller at the end", "train gradient_norm", True),
     ("M Fig. 2", "fewer training examples have a confidence above 96% at the end", "train, surest bin", True),
     ("M Fig. 3", f"error on all test examples is at most {SAME_ERROR:g} point higher", "error", True),
 )
 IMAGES = (  # the same of the losses whose single images are kept
-    ("M Fig. 8", "wrong ones of 100 images are less sure as trained", "confidence", True),
-    ("M Fig. 8", "wrong ones of 100 images are less sure after T", "after", True),
+    ("M Fig. 8", "wrong ones of 100 images are less confident as trained", "confidence wrong", True),
+    ("M Fig. 8", "wrong ones of 100 images are less confident after T", "after wrong", True),
 )
+RIGHT = (("M Fig. 8", "right ones of 100 images are more confident after T", "after right", False),)  # of focal losses
 SURER = (  # the same of FLA-53
     ("M Table 6", "S99 holds fewer test images as trained", "S99, %", True),
     ("M Table 6", "what S99 holds is more often right as trained", "accuracy in it, %", False),
@@ -151,16 +163,24 @@ def measured(runs) -> pd.DataFrame:
     high = high[high.lower > high.loss.map(THRESHOLDS) - 1e-3]
     table["train, p_y above p0"] = high.groupby(keys).share.sum()
     first, midway, end = (table.loc[epoch] for epoch in whens(runs))
-    others = {"first": first, "midway": midway, "late": end - midway}
+    epochs = runs.diagnostics.iloc[0]["epochs"]
+    dropped, lower = (table.loc[epochs[round(share * len(epochs))]] for share in DROPS)
+    others = {"first": first, "midway": midway, "late": end - midway, "dropped": dropped, "between": lower - dropped}
     every = end.join([other.add_suffix(f", {when}") for when, other in others.items()])
+    every["epochs above 1%"] = (table["train error"] > 1).groupby(["loss", "seed"]).sum()
     return s99_of(runs).merge(every, left_on=["loss", "seed"], right_index=True)
 
 
 def images_of(cells) -> pd.DataFrame:
-    """Loss, seed and "confidence" and "after", means of the wrong ones of the stored images in %, of runs with some."""
+    """Loss, seed and means of the confidence of the stored images by outcome, also after T, in %, of runs with some."""
     kept = cells[cells.images.notna()]
-    wrong = [pd.DataFrame(images).query("label != predicted")[list(WRONG)].mean() for images in kept.images]
-    return kept[["loss", "seed"]].join(100 * pd.DataFrame(wrong, kept.index))
+
+    def of_run(images):
+        table = pd.DataFrame(images)
+        return {f"{name} {outcome}": table.query(of)[name].mean() for name, (outcome, of) in product(*named)}
+
+    named = ("confidence", "after"), OUTCOMES.items()
+    return kept[["loss", "seed"]].join(100 * pd.DataFrame([*map(of_run, kept.images)], kept.index))
 
 
 def s99_of(cells) -> pd.DataFrame:
@@ -185,8 +205,12 @@ def claims(runs, cells):
         what = "change of the share in %" if name == "train, surest bin" else "change"
         late = numbers.level(curves, f"{name}, late", loss="ce")
         yield told(source, f"CE, late in training: {words}", late, what=what, falls=falls)
-    imaged = ("fla53", "brier", "mmce", *THRESHOLDS)
-    groups = ((curves, THRESHOLDS, BESIDE), (images_of(cells), imaged, IMAGES), (s99_of(cells), ("fla53",), SURER))
+    between = numbers.level(curves, "train error, between", loss="ce")
+    claim = "CE, between the drops of the rate: training error rises"
+    yield told("M Fig. 1", claim, between, what="change", unit="points", falls=False)
+    focal, images = ("fla53", *THRESHOLDS), images_of(cells)
+    groups = [(curves, THRESHOLDS, BESIDE), (images, (*focal, "brier", "mmce"), IMAGES), (images, focal, RIGHT)]
+    groups.append((s99_of(cells), ("fla53",), SURER))
     for table, losses, statements in groups:
         for (source, words, name, falls), loss in product(statements, losses):
             less = numbers.change(rows_where(table, loss=loss), rows_where(table, loss="ce"), name)
@@ -284,16 +308,17 @@ def examples(runs):
 BY_OUTCOME = [[f"train {name}", f"test {name} correct", f"test {name} wrong"] for name in ("nll", "entropy")]
 QUESTION = Question(
     "during_training",
-    "Does cross-entropy grow sure of the test images that it gets wrong while it trains, and focal loss less?",
+    "Does cross-entropy grow confident in the test images that it gets wrong while it trains, and focal loss less?",
     claims,
     tables={
         "end of training": end,
         "s99": s99,
-        "images": lambda cells: numbers.table(["loss"], stored.by_loss(images_of(cells)), means(WRONG)),
+        "images": lambda cells: numbers.table(["loss"], stored.by_loss(images_of(cells)), means(CONFIDENCES)),
     },
     figures={
         "by_outcome": partial(curves, names=BY_OUTCOME),
         "error_and_ece": partial(curves, names=[["train error", "test error"], ["train ece", "test ece"]]),
+        "p_of_label": partial(curves, names=[[f"test true_class_probability {name}" for name in ("correct", "wrong")]]),
         "norms": partial(curves, names=[["weight norm", "train gradient_norm", "test gradient_norm"]]),
         "training_examples": examples,
     },

@@ -30,6 +30,13 @@ TABLE_1 = json.loads((HERE / "focal_temperature" / "table1.json").read_text(enco
 T, FOCAL_T = "temperature_scaling", "focal_temperature_scaling"
 OTHERS, HERE_TRAINED = "others", "trained here"
 NAMES = {"gamma": "calibration_gamma"}  # of a fit -> in runs
+GAMMAS_OF = {"ce": 0.0, "fl1": 1.0, "fl2": 2.0, "fl3": 3.0, "fl5": 5.0, "fl7": 7.0}  # loss -> gamma of training
+ALONG = {  # number -> what falls with gamma of training by F 5.2, its scale and unit
+    f"{T}/adaptive_ece temperature": ("T by AdaECE", 1, ""),
+    "test uncalibrated adaptive_ece": ("AdaECE as trained", 100, "points"),
+    f"test {T}/adaptive_ece adaptive_ece": ("AdaECE after T", 100, "points"),
+    "test uncalibrated accuracy": ("accuracy", 100, "points"),
+}
 STRAIGHT = 0.9  # correlation of T and gamma above which they are called linear (PAPERS: corr > .9)
 SAME = 0.1  # points of ECE, within which two searches count as equal
 FITS = (  # of others' outputs
@@ -159,11 +166,7 @@ def claims(cells, others):
         claim = f"the best T by {criterion.upper()} rises with gamma_ev along a line (correlation above {STRAIGHT:g})"
         because = f"in {rising} of {len(lines)} runs; least correlation {lines.correlation.min():.3f}"
         yield Claim("F Fig. 8", claim, SHOWS if rising == len(lines) else NOT, because)
-    for title, group in trained[trained.loss.isin(["fl1", "fl2", "fl3"])].groupby("title", sort=False):
-        value = interval(best_temperature(group, "train"))
-        yield Claim(
-            "F 4.1", f"{title}: T on train is between 0.4 and 0.5", numbers.inside(value, 0.4, 0.5), f"T {shown(value)}"
-        )
+    yield from _along_gamma(trained)
     for label, group in ({HERE_TRAINED: trained} | files).items():
         more = mean(group, metric(group, f"{FOCAL_T}/line_search", "ece") - metric(group, f"{FOCAL_T}/ece", "ece"))
         claim = (
@@ -178,6 +181,25 @@ def claims(cells, others):
         more = 100 * along["line adaptive_ece test"] - metric(along, f"{method}/adaptive_ece", "adaptive_ece")
         claim = f"3 m points along the line up to gamma 1 have a {words}"
         yield numbers.told("F 5.2", claim, mean(along, more), margin=margin)
+
+
+def _along_gamma(trained):
+    """F 5.2 and 4.1 of each data set: how T, accuracy and AdaECE go along gamma of training."""
+    of_gamma = trained.assign(gamma=trained.loss.map(GAMMAS_OF), temperature=trained[f"{T}/nll temperature"])
+    for label, group in by_source(of_gamma.dropna(subset="gamma")).items():
+        plain = numbers.rows_where(group, gamma=0.0)
+        why = numbers.too_calm(plain)
+        for name, (words, scale, unit) in ALONG.items():
+            how = {"scale": scale, "unit": unit, "what": "change for a unit of gamma"}
+            slope = numbers.slope(group, name, log=False)
+            yield numbers.outside(numbers.told("F 5.2", f"{label}: {words} falls with gamma", slope, **how), why)
+        for gamma in (2.0, 3.0):
+            share = numbers.ratio(numbers.rows_where(group, gamma=gamma), plain, "temperature").mapped(
+                lambda more: 1 + more
+            )
+            claim = f"{label}: FL-{gamma:g} takes T on val to 0.4 to 0.5 of cross-entropy's"
+            said = Claim("F 4.1", claim, numbers.inside(share, 0.4, 0.5), shown(share))
+            yield numbers.outside(said, why)
 
 
 # ---- tables

@@ -33,13 +33,15 @@ LEFT_OUT = {  # what is left out -> its axis of `table_of` and the levels that s
     "without the high rates": (2, (0, 1)),
     "without batches of 16": (3, (1, 2)),
 }
-CURVATURE = {
+MOVED = {
     "lambda_max own val": "λ_max of the trained loss's Hessian on val",
     "lambda_max CE val": "λ_max of cross-entropy's Hessian on val",
     "lambda_max own train": "λ_max of the trained loss's Hessian on train",
     "lambda_max CE train": "λ_max of cross-entropy's Hessian on train",
     "trace own val": "the trace of the trained loss's Hessian on val",
     "trace CE val": "the trace of cross-entropy's Hessian on val",
+    "ece": "test ECE as trained",
+    "temperature": "T by NLL on val",
 }
 
 
@@ -84,8 +86,8 @@ def slopes(logs: np.ndarray) -> np.ndarray:
 
 
 def claims(runs):
-    """Of each curvature: gamma against each other factor, and whether gamma lowers it at every setting."""
-    for name, title in CURVATURE.items():
+    """Of each number: gamma against each other factor, and whether gamma lowers it at every setting."""
+    for name, title in MOVED.items():
         logs = table_of(runs, name)
         parts = {words: spreads(logs.take(stay, axis)) for words, (axis, stay) in LEFT_OUT.items()}
         for factor in ("rate", "batch", "optimiser"):
@@ -113,9 +115,9 @@ def _everywhere(title, changes):
 
 
 def effects_table(runs):
-    """Of each curvature the spread of its log by each factor, over seeds."""
-    yield "curvature", *(f"{title}: spread of log" for title in FACTORS.values())
-    for (name, title), (words, (axis, stay)) in product(CURVATURE.items(), LEFT_OUT.items()):
+    """Of each number the spread of its log by each factor, over seeds."""
+    yield "number", *(f"{title}: spread of log" for title in FACTORS.values())
+    for (name, title), (words, (axis, stay)) in product(MOVED.items(), LEFT_OUT.items()):
         spread = spreads(table_of(runs, name).take(stay, axis))
         yield words or title, *(shown(interval(spread[factor])) for factor in FACTORS)
 

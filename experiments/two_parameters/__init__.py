@@ -1,4 +1,4 @@
-"""With two parameters: are the weights of focal loss smaller, and its errors less sure?
+"""With two parameters: are the weights of focal loss smaller, and its errors less confident?
 
 Points are of four clusters about (+-1, +-1), a tenth of the labels flipped; p = sigmoid(w1 x1 + w2 x2). 1,000
 training and 1,000 test points a sample, gradient descent on all of them from zero, rate 0.3, 2,000 steps, by which
@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from experiments import figures, numbers
-from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where
+from experiments.numbers import NOT, SHOWS, Claim, Number, column, rows_where, shown
 from experiments.question import Job, Question
 from focalgeo import calibration, losses
 from focalgeo.data.registry import make_clusters
@@ -114,6 +114,10 @@ def claims(runs):
     for (source, words, name, falls), deviation in product(STATEMENTS, DEVIATIONS[1:]):
         difference = less(runs, deviation, name)
         yield numbers.told(source, f"deviation {deviation:g}: {words}", difference, falls=falls, what="FL-1 minus CE")
+    for deviation, group in rows_where(runs, loss="ce").query("deviation > 0").groupby("deviation"):
+        share = numbers.interval(np.stack(group["histogram of wrong"])[:, BINS[:-1] > 0.89].sum(-1)).clipped(0, 1)
+        claim = f"deviation {deviation:g}: at least 90% of cross-entropy's errors have a confidence above 0.9"
+        yield Claim("M Fig. 6", claim, numbers.inside(share, 0.9, 1), f"{shown(share, scale=100)}%")
     for loss, limit in LIMITS.items():
         error = (column(runs, "weight norm", deviation=0.0, loss=loss) - limit).abs().max()
         claim = f"without spread ‖w‖ of {TITLES[loss]} is {limit:.4f}"
@@ -174,7 +178,7 @@ def planes(runs):
 
 QUESTION = Question(
     "two_parameters",
-    "With two parameters: are the weights of focal loss smaller, and its errors less sure?",
+    "With two parameters: are the weights of focal loss smaller, and its errors less confident?",
     claims,
     tables={"norms": norms_table},
     figures={"norms": norms, "planes": planes},

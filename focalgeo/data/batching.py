@@ -93,7 +93,7 @@ def crop_flip(
         exact, held against an image-by-image oracle by tests/data/test_batching.py.
 
     Source:
-        Mukhoti et al., arXiv 2002.09437, App. D and its published code (padding 4).
+        Mukhoti et al., ICLR 2020 submission, App. D and its published code (padding 4).
     """
     n, height, width, _ = x.shape
     across = np.arange(width, dtype=np.int32)[None]

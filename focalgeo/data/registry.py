@@ -70,7 +70,7 @@ def make_clusters(deviation: str, sizes: Sizes | None = None, seed: int = 1) -> 
         counts are exact, means and deviations within their standard errors: tests/data/test_registry.py.
 
     Source:
-        Mukhoti et al., arXiv 2002.09437, App. G, which states neither deviation nor number of points.
+        Mukhoti et al., ICLR 2020 submission, App. G, which states neither deviation nor number of points.
     """
     try:
         scale = float(deviation)

@@ -160,8 +160,8 @@ def read_newsgroups(location: str, max_words: int | None = None, max_length: int
         InputError: nothing there, no posts, one group, a corrupt archive, an unusable layout.
 
     Source:
-        Mukhoti et al., arXiv 2002.09437, App. C: 15,098 posts for training, 900 for validation, 3,999 for test. Where
-        there are more or fewer posts, the same shares; of "bydate", with its own test split, 900 of 11,314 for
+        Mukhoti et al., ICLR 2020 submission, App. C: 15,098 posts for training, 900 for validation, 3,999 for test.
+        Where there are more or fewer posts, the same shares; of "bydate", with its own test split, 900 of 11,314 for
         validation.
     """
     if not location:
@@ -256,7 +256,7 @@ def read_treebank(location: str, max_words: int | None = None) -> RawDataset:
         6,920, 872 and 1,821 trees, tested in tests/data/test_texts.py.
 
     Source:
-        Socher et al., EMNLP 2013; the binary task and its sizes as in Mukhoti et al., arXiv 2002.09437, App. C.
+        Socher et al., EMNLP 2013; the binary task and its sizes as in Mukhoti et al., ICLR 2020 submission, App. C.
     """
     source = sources.find("sst", location)
     folder, trees = sources.unpacked(source), {}

@@ -61,7 +61,7 @@ def diagnose(
     would underflow. Norms against dense per-example gradients, and against gradient_ratio(p_y) times cross-entropy's;
     tests/evaluation/test_diagnostics.py.
 
-    Source: Mukhoti et al., arXiv 2002.09437, Figs. 1, 3 and 4, and Proposition 1. They do not say whether their
+    Source: Mukhoti et al., ICLR 2020 submission, Figs. 1, 3 and 4, and Proposition 1. They do not say whether their
     "gradient norms of the last linear layer" hold the bias.
     """
     variables = {"params": states.params, **states.model_state}

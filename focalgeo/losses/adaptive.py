@@ -62,7 +62,7 @@ def sample_gamma(p: PerExample, thresholds: Array, gammas: Array) -> PerExample:
     Raises:
         InputError: p outside 0 to 1, thresholds that do not ascend, or not one gamma more than thresholds.
 
-    Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLA in its first version, FLSD in the published one).
+    Source: Mukhoti et al., ICLR 2020 submission, section 5 (FLA in its first version, FLSD in the published one).
 
     Example:
         >>> policy = losses.POLICIES["fla_53"]  # 5 up to p = 0.19, then 3
@@ -101,7 +101,7 @@ def sample_dependent_focal_loss(logits: Logits, labels: Labels, thresholds: Arra
         [...] float32; its gradient is that of the focal loss with the chosen gamma held, and it jumps at thresholds.
         Accuracy as `focal_loss`. Tested in tests/losses/test_adaptive.py.
 
-    Source: Mukhoti et al., arXiv 2002.09437, section 5.
+    Source: Mukhoti et al., ICLR 2020 submission, section 5.
 
     Example:
         >>> policy = losses.POLICIES["flsd_52"]  # gamma 5 below p_y = 0.2, 3 below 0.5, then 2
@@ -131,7 +131,7 @@ def scheduled_focal_loss(
     Returns:
         [...] float32; accuracy as `focal_loss`. Tested in tests/losses/test_adaptive.py.
 
-    Source: Mukhoti et al., arXiv 2002.09437, section 5 (FLS-532, FLS-531; FLSc in the published version).
+    Source: Mukhoti et al., ICLR 2020 submission, section 5 (FLS-532, FLS-531; FLSc in the published version).
 
     Example:
         >>> schedule = losses.SCHEDULES["fls_531"]  # gamma 5, from epoch 100 on 3, from 250 on 1

@@ -101,7 +101,7 @@ def brier_loss(logits: Logits, labels: Labels) -> PerExample:
         class but y, so that gradients keep their relative accuracy where one class outweighs all others, right or
         wrong. Tested in tests/losses/test_family.py.
 
-    Source: Mukhoti et al., arXiv 2002.09437, section 5.
+    Source: Mukhoti et al., ICLR 2020 submission, section 5.
 
     Example:
         >>> print(np.asarray(losses.brier_loss(logits, labels)).round(4))
@@ -164,7 +164,7 @@ def focal_loss(logits: Logits, labels: Labels | SoftLabels, gamma: Numbers) -> P
         float64 the gradient is right to 2e-5, the Hessian to 1e-4, down to where float32 underflows.
         Tested in tests/losses/test_family.py and test_doors.py.
 
-    Source: Mukhoti et al., arXiv 2002.09437, section 4; Kimura & Naganuma, arXiv 2405.00442, Eq. 3.
+    Source: Mukhoti et al., ICLR 2020 submission, section 4; Kimura & Naganuma, arXiv 2405.00442, Eq. 3.
 
     Example:
         >>> print(np.asarray(losses.focal_loss(logits, labels, 2.0)).round(4))
@@ -333,7 +333,7 @@ def confidence_penalised_cross_entropy(logits: Logits, labels: Labels, gamma: Nu
         -log p_m + sum_k p_k (z_m - z_k) with m the largest logit, whose terms are all positive. Tested in
         tests/losses/test_family.py.
 
-    Source: Mukhoti et al., arXiv 2002.09437, App. H (the bound); Kimura & Naganuma, arXiv 2405.00442, Lemma 1;
+    Source: Mukhoti et al., ICLR 2020 submission, App. H (the bound); Kimura & Naganuma, arXiv 2405.00442, Lemma 1;
     Pereyra et al., arXiv 1701.06548 (the penalty).
 
     Example:

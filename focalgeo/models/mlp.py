@@ -30,7 +30,7 @@ class Logistic(Network):
     Raises:
       InputError: num_classes is not 2.
 
-    Source: Mukhoti et al., arXiv 2002.09437, App. G: sigma(w1 x1 + w2 x2). The initial weights are not stated there.
+    Source: Mukhoti et al., ICLR 2020 submission, App. G: sigma(w1 x1 + w2 x2). It does not state the initial weights.
     """
 
     @nn.compact

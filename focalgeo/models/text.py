@@ -19,7 +19,7 @@ class GPCNN(WordNetwork):
     are summed in another order; a document without words has those of features 0. Tested in tests/test_text_models.py.
 
     Source: the Keras example for 20 Newsgroups (F. Chollet, Using pre-trained word embeddings in a Keras model), for
-    the Global-Pooling CNN of Mukhoti et al., arXiv 2002.09437, section 5, whose layers are not stated there. In the
+    the Global-Pooling CNN of Mukhoti et al., ICLR 2020 submission, section 5, whose layers are not stated there. In the
     example padding takes part and convolutions shorten the document; here they keep its length, so that a document of
     one word has features.
     """

@@ -33,7 +33,7 @@ def gradient_ratio(p: Numbers, gamma: Numbers, *, complement: Numbers | None = N
     Raises:
         InputError: p outside [0, 1] or gamma below -1, where they are concrete.
 
-    Source: Mukhoti et al., arXiv 2002.09437, Proposition 1 (there g(p, gamma)).
+    Source: Mukhoti et al., ICLR 2020 submission, Proposition 1 (there g(p, gamma)).
 
     Example:
         >>> ratio = theory.gradient_ratio(np.float32([0.05, 0.2, 0.5, 0.9]), 2.0)
@@ -150,8 +150,8 @@ def gamma_star(p0: Numbers) -> Batch:
     Raises:
         InputError: p0 outside [0, 1] where it is concrete.
 
-    Source: Mukhoti et al., arXiv 2002.09437, Proposition 2 and Appendix B. Two corrections. The principal branch W_0
-    does not give "a negative value" for p0 < 0.5 as printed there: it gives 0 exactly, since gamma = 0 always solves
+    Source: Mukhoti et al., ICLR 2020 submission, Proposition 2 and Appendix B. Two corrections. The principal branch
+    W_0 does not give "a negative value" for p0 < 0.5 as printed: it gives 0 exactly, since gamma = 0 always solves
     G = 1 (its value is negative for p0 > 0.5 only). And from p0 = 0.5 on W_{-1} gives 0, so the proposition says
     nothing about which gamma suits confident samples. The argument of W touches the branch point -1/e at p0 = 0.5,
     where rounding would throw it out of the domain; here the same equation is solved as log(1 + x) = r x instead,

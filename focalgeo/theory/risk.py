@@ -56,9 +56,9 @@ def focal_lower_bound(p: Rows, q: Rows, gamma: Numbers) -> Batch:
     Raises:
         InputError: rows that are no probabilities, gamma below 0, where they are concrete.
 
-    Source: Kimura & Naganuma, arXiv 2405.00442, Lemma 1; Mukhoti et al., arXiv 2002.09437, Appendix H, whose first line
-    prints a minus where + gamma sum_k p_k q_k log q_k is meant. The proof's Bernoulli inequality needs gamma >= 1; for
-    gamma from 0 to 1 the bound still held in every numerical search, but that step of the proof does not.
+    Source: Kimura & Naganuma, arXiv 2405.00442, Lemma 1; Mukhoti et al., ICLR 2020 submission, Appendix H, whose first
+    line prints a minus where + gamma sum_k p_k q_k log q_k is meant. Bernoulli's inequality needs gamma of at
+    least 1; for gamma from 0 to 1 the bound still held in every numerical search, but that step of the proof does not.
 
     Example:
         >>> true, predicted = np.float32([0.8, 0.2]), np.float32([0.7, 0.3])

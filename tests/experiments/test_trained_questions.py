@@ -8,6 +8,7 @@ import pytest
 
 from experiments import (
     bounds,
+    curvature_and_gamma,
     jobs,
     learned_gamma,
     map_and_matrix,
@@ -154,6 +155,20 @@ def test_a_rise_that_grows_steeper_has_no_inner_minimum():
     assert found.inside == 0
     assert found.vertex.low > 0
     assert found.verdict == UNTOLD
+
+
+@pytest.mark.parametrize(("eces", "why"), [((2, 1, 3), ""), ((3, 2, 1), "ECE is least at the least trace, γ = 2")])
+def test_a_minimum_is_tested_where_a_trace_below_it_is(eces, why):
+    runs = pd.DataFrame({"gamma": (0.0, 1.0, 2.0), "ece": eces, "trace": (9.0, 8.0, 7.0), "temperature": 2.0})
+    assert curvature_and_gamma.untried(runs, "trace") == why
+
+
+def test_a_network_outside_the_regime_is_left_out_of_the_minimum_of_all():
+    curves = {"resnet18": lambda u: (u - 0.4) ** 2, "vgg19": lambda u: (u - 0.5) ** 2, "vit": lambda u: u}
+    runs = {name: runs_over(ece, 0.002).assign(temperature=2.0) for name, ece in curves.items()}
+    runs = {name: of.assign(**dict.fromkeys(curvature_and_gamma.SURFACES, of.trace)) for name, of in runs.items()}
+    claim = next(each for each in curvature_and_gamma._of_all(runs) if "within networks" in each.claim)
+    assert (claim.verdict, claim.because.endswith("; not tested: ViT")) == (SHOWS, True)
 
 
 def test_orders_by_chance_are_as_rare_as_they_are():

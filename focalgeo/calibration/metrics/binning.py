@@ -94,7 +94,7 @@ def adaptive_reliability(
     as equal and are never parted: the cut moves to their nearer end, so that bins of few distinct values differ in
     size or stay empty. Arguments as `reliability`; of weights that are not whole numbers N / M is not rounded.
 
-    Source: Mukhoti et al., arXiv 2002.09437, Eq. 3. The published code interpolates edges instead and drops examples.
+    Source: Mukhoti et al., ICLR 2020 submission, Eq. 3. The published code interpolates edges and drops examples.
 
     Example:
         >>> bins = calibration.adaptive_reliability(log_probs, labels, num_bins=2)
@@ -263,7 +263,7 @@ def reliability(
         mask: Bool [examples], which examples count; None is all.
         weights: Float [examples], 0 or more: how often each example counts; None counts each once.
 
-    Source: Mukhoti et al., arXiv 2002.09437, section 2 (their figures use 25 bins, their tables 15).
+    Source: Mukhoti et al., ICLR 2020 submission, section 2 (their figures use 25 bins, their tables 15).
 
     Example:
         >>> bins = calibration.reliability(log_probs, labels, num_bins=3)

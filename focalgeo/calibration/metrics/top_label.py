@@ -35,7 +35,7 @@ def ece(
     Bins have equal width and are closed on the right, see `reliability`. It is piecewise constant in a temperature: no
     gradients. Absolute error 1e-6, tested in tests/calibration/test_metrics.py.
 
-    Source: Mukhoti et al., arXiv 2002.09437, Eq. 1, 15 bins in their tables.
+    Source: Mukhoti et al., ICLR 2020 submission, Eq. 1, 15 bins in their tables.
 
     Example:
         >>> round(float(calibration.ece(log_probs, labels, num_bins=3)), 4)
@@ -49,7 +49,7 @@ def adaptive_ece(
 ) -> Scalar:
     """Equal-mass ECE: as `ece`, over bins that hold equally many examples, see `adaptive_reliability`.
 
-    Source: Mukhoti et al., arXiv 2002.09437, Eq. 3, by rank: no example is dropped, as their published code does.
+    Source: Mukhoti et al., ICLR 2020 submission, Eq. 3, by rank: no example is dropped, as their published code does.
 
     Example:
         >>> round(float(calibration.adaptive_ece(log_probs, labels, num_bins=2)), 4)
@@ -65,7 +65,7 @@ def mce(
 ) -> Scalar:
     """Maximum calibration error max_i |accuracy_i - confidence_i| over the equal-width bins that are not empty.
 
-    Source: Mukhoti et al., arXiv 2002.09437, Eq. 2.
+    Source: Mukhoti et al., ICLR 2020 submission, Eq. 2.
 
     Example:
         >>> round(float(calibration.mce(log_probs, labels, num_bins=3)), 4)
@@ -170,7 +170,7 @@ def high_confidence(
 ) -> HighConfidence:
     """Share of examples whose confidence is `threshold`, 0 to 1, or more, to 1e-6, and their accuracy.
 
-    Source: Mukhoti et al., arXiv 2002.09437, Table 6 (|S99|).
+    Source: Mukhoti et al., ICLR 2020 submission, Table 6 (|S99|).
 
     Example:
         >>> sure = calibration.high_confidence(log_probs, labels, 0.6)
