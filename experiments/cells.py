@@ -84,7 +84,7 @@ TASKS = {
     "cifar10": Task("CIFAR-10 (JPEG)", "configs/cifar.py", "fitted", "resnet50"),
     "newsgroups": Task("20 Newsgroups", "configs/newsgroups.py", "small", ""),
     "sst": Task("SST, two classes", "configs/sst.py", "small", ""),
-    "cifar10_before_fit": Task("CIFAR-10 (JPEG), before the fit", "configs/cifar.py", "small", None),
+    "cifar10_before_fit": Task("CIFAR-10 (JPEG), all images", "configs/cifar.py", "small", None),
     "cifar100": Task("CIFAR-100", "configs/cifar.py", None, "cifar100,resnet50"),
     "tiny_imagenet": Task("Tiny ImageNet", "configs/tiny_imagenet.py", "small", "resnet50", 3),
     **{

@@ -238,7 +238,7 @@ def place(name: str) -> str:
 
 def settings_table(runs, cells):
     """Settings in the order of cross-entropy's T: how far it fits, ECE as trained by gamma in %; means over seeds."""
-    yield "setting", "seeds", "right on train, %", "gap of NLL", "T of CE", "ECE of CE", *LARGER.values()
+    yield "setting", "seeds", "right on train, %", "gap of NLL", "T of CE, by NLL", "ECE of CE", *LARGER.values()
     for setting, group in by_setting(every(runs, cells)).items():
         plain, eces = group[group.gamma == 0], 100 * group.groupby("gamma").ece.mean()
         texts = eces.map("{:.1f}".format)
