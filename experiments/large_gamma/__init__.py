@@ -17,7 +17,6 @@ import numpy as np
 from experiments import digits, figures, jobs, numbers
 from experiments.numbers import LEARNED, NOT, OUTPUTS, SHOWS, UNTOLD, Claim, learned, rows_where
 from experiments.question import Job, Question
-from focalgeo import losses
 
 GAMMAS = (0.0, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0)
 LARGE = (7.0, 10.0, 15.0)
@@ -47,10 +46,7 @@ def make_run(recipe: digits.Recipe) -> Callable:
     """(seed, gamma) -> logits of val and of test."""
 
     def run(seed, gamma):
-        def objective(params, carried, x, y, mask):
-            return jnp.sum(losses.focal_loss(recipe.logits(params, x), y, gamma) * mask) / jnp.sum(mask), carried
-
-        params = recipe.trained(seed, objective)
+        params = recipe.trained_with_focal(seed, gamma)
         return tuple(recipe.logits(params, recipe.splits[name][0]) for name in ("val", "test"))
 
     return run
