@@ -132,11 +132,16 @@ def largest_gradients(params: PyTree, gamma: float, x: Array, y: Array) -> tuple
     return in_logits.max(), in_params.max()
 
 
+def as_long(params: PyTree, direction: PyTree, distance: float = 1.0) -> PyTree:
+    """The direction with the norm of the parameters, times a distance."""
+    scale = distance * trees.norm(params) / trees.norm(direction)
+    return jax.tree.map(lambda leaf: scale * leaf, direction)
+
+
 @jax.jit
 def ratio(params: PyTree, direction: PyTree, distance: float, x: Array) -> Array:
     """KL(p_theta || p_{theta + d}) over d'Fd / 2, means over examples; F is the Fisher matrix of the predictions."""
-    scale = distance * trees.norm(params) / trees.norm(direction)
-    step = jax.tree.map(lambda leaf: scale * leaf, direction)
+    step = as_long(params, direction, distance)
     logits, moved = jax.jvp(lambda at: apply(at, x), (params,), (step,))
     there = apply(jax.tree.map(jnp.add, params, step), x)
     exact, fisher = theory.softmax_divergence(logits, there - logits), theory.softmax_fisher(logits)
@@ -267,8 +272,7 @@ def expanded(recipe: digits.Recipe, gamma: Array, seed: Array) -> tuple[Array, A
     product = partial(curvature.hvp, lambda at: jnp.mean(losses.cross_entropy(recipe.logits(at, x), y)), params)
 
     def along(direction):
-        scale = trees.norm(params) / trees.norm(direction)
-        step = jax.tree.map(lambda leaf: scale * leaf, direction)
+        step = as_long(params, direction)
         logits, moved = jax.jvp(lambda at: recipe.logits(at, x), (params,), (step,))
         probs = jax.nn.softmax(logits)
 

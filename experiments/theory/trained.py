@@ -40,7 +40,7 @@ def slopes(cells: pd.DataFrame) -> pd.DataFrame:
         rivals = np.exp((after["nll"] - stats.entropy([top, 1 - top])) / (1 - top)).clip(1, most)
         best = np.where(best < 5, best, np.nan) / best[:, [GAMMAS.index(0.0)]]
         row = {"task": run.task, "seed": run.seed, "rivals": rivals}
-        row |= dict(zip(("ece", "nll"), np.polyfit(gammas, best[:, NEAR].T, 1)[0], strict=True))
+        row |= dict(zip(("by ECE", "by NLL"), np.polyfit(gammas, best[:, NEAR].T, 1)[0], strict=True))
         row["at 5"] = best[1, -1] / temperature_ratio(5.0, top, rivals)
         for name, count in {"derived": rivals, "one rival": 1, "all alike": most}.items():
             row[name] = np.polyfit(gammas, [temperature_ratio(gamma, top, count) for gamma in gammas], 1)[0]
@@ -49,13 +49,11 @@ def slopes(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def entropies(cells: pd.DataFrame) -> pd.DataFrame:
-    """A row a run and level: entropy of its predictions when its NLL on train first is so low, between two epochs."""
+    """A row a run and level: entropy on train when its NLL there first is so low, on the line between two epochs."""
     rows = []
     for level, run in product(LEVELS, cells[cells.diagnostics.notna() & (cells.task == "cifar10")].itertuples()):
-        means = run.diagnostics["means"]
-        nll = np.array(means["train"]["nll"])
-        at = int(np.argmax(nll <= level))
-        share = (nll[at - 1] - level) / (nll[at - 1] - nll[at])
-        entropy = {split: np.dot([1 - share, share], means[split]["entropy"][at - 1 : at + 1]) for split in means}
-        rows.append({"loss": run.loss, "seed": run.seed, "level": level} | entropy)
+        nll, entropy = (run.diagnostics["means"]["train"][name] for name in ("nll", "entropy"))
+        at = int(np.argmax(np.array(nll) <= level))
+        value = np.interp(-level, [-nll[at - 1], -nll[at]], entropy[at - 1 : at + 1])
+        rows.append({"loss": run.loss, "seed": run.seed, "level": level, "entropy": value})
     return pd.DataFrame(rows)
