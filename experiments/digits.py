@@ -56,6 +56,14 @@ class Recipe(NamedTuple):
         carry = (params, self.tx.init(params), carried)
         return jax.lax.scan(step, carry, jnp.arange(self.epochs * self.per_epoch))[0][0]
 
+    def trained_with_focal(self, seed: Array, gamma: Array) -> PyTree:
+        """Parameters after training with focal loss."""
+
+        def objective(params, carried, x, y, mask):
+            return jnp.sum(losses.focal_loss(self.logits(params, x), y, gamma) * mask) / jnp.sum(mask), carried
+
+        return self.trained(seed, objective)
+
     def val_loss(self, params: PyTree) -> Array:
         """Mean cross-entropy on val."""
         x, y = self.splits["val"]

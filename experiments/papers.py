@@ -101,8 +101,8 @@ ITEMS = {
         "networks, recipe",
         "more than three seeds of one overconfident network",
     ),
-    "K Eq. 6": Item("entropy at equal cross-entropy on train", ""),
-    "K Eq. 27": Item("the loss near a minimum to second order", ""),
+    "K Eq. 6": Item("entropy at equal cross-entropy on train", "theory", "networks, recipe"),
+    "K Eq. 27": Item("the loss near a minimum to second order", "bounds", "networks, recipe"),
     "K, gamma >= 1": Item("whether gamma below 1 is worse", "curvature_and_gamma", "networks, recipe"),
     "K 5, other algorithms": Item("do other calibration losses lower curvature", "curvature_of_losses", "networks"),
     "K 5, architectures": Item(
@@ -121,12 +121,7 @@ ITEMS = {
     "F Prop. 3": Item("bounds of the map by two temperatures", "theory"),
     "F Prop. 4": Item("proper loss and map, more classes", "focalgeo.theory.proper_focal_loss"),
     "F Prop. 5": Item("the map raises the top probability", "theory"),
-    **{
-        f"F Fig. {number}": Item(
-            words, "theory", open="the right panel: their distance by gamma" if number == 3 else ""
-        )
-        for number, words in _FIGURES.items()
-    },
+    **{f"F Fig. {number}": Item(words, "theory") for number, words in _FIGURES.items()},
     "F 3.2": Item("the line of 1/T, its error, the risk", "theory"),
     "F 3.3": Item("the line of 1/T, three and four classes", "theory"),
     "F 4.1": Item("T on train times what generalisation adds", "regime", "networks"),
@@ -139,6 +134,7 @@ ITEMS = {
     ),
     "F 5.2": Item("what the criterion gains; the line search of 3 m", "focal_temperature", "networks"),
     "F Fig. 8": Item("the best T by gamma_ev", "focal_temperature", "CIFAR-100, networks"),
+    "F 6": Item("why the best T is linear in gamma_ev", "theory", "networks"),
     "F published code": Item("rows that overflow", "theory"),
     "F 2": Item("AUC of classes; gamma 10 with imbalanced classes", "large_gamma", "networks"),
     # Mukhoti et al.

@@ -150,8 +150,8 @@ def answer(question: Question, arguments: Sequence[str]) -> None:
         texts = texts_of(question, frames(every))
         if flags.table not in texts:
             raise InputError(f"{flags.table!r} is no table of {question.name}: {', '.join(texts) or 'it has no runs'}")
-        about = head(question, every)
-        return print(texts[flags.table], f"Stored on {about['date']}: {about['cost']}; made by: {about['command']}", sep="\n")
+        about = "Stored on {date}: {cost}; made by: {command}".format_map(head(question, every))
+        return print(texts[flags.table], about, sep="\n")
     if not made:
         write(question, every, folder, flags.scale, keep=parts)
 

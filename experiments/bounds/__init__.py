@@ -9,7 +9,10 @@ gradient of val's cross-entropy. Corollary 1, in two forms: a Gaussian about a n
 images trained is the prior, the same Gaussian about that network after 20 epochs more with all images the posterior;
 the bound is of the error on the other half, sigma from four values (union bound), over 1,000 draws (Chernoff's bound
 for their mean), 95% in all. And five networks of one gamma with the paper's Maxwell-Boltzmann prior, its energies
-their cross-entropies on train, and the bound of val's examples; beside it the uniform prior. Confidence penalty:
+their cross-entropies on train, and the bound of val's examples; beside it the uniform prior. Equation 27: the rise of
+train's NLL about a trained network, half of that at d plus that at -d, beside half d'Hd, H its Hessian, and half d'Fd,
+along the Hessian's first eigenvector and in one random direction; the recipe of configs/digits.py with ReLU
+and with tanh, five seeds. Confidence penalty:
 cross-entropy + gamma KL(p || uniform) (confidence_penalised_cross_entropy), from which focal loss differs by a bound
 (Lemma 1), trained at the same gamma.
 
@@ -38,7 +41,8 @@ from experiments.bounds.measured import DISTANCES, GAMMAS
 from experiments.numbers import NOT, OUTPUTS, SHOWS, UNTOLD, Claim, Interval, Number, interval, rows_where, shown
 from experiments.question import Flags, Job, Parts, Question
 
-CLOSE = 0.1  # of KL and d'Fd / 2, within which they are the same
+CLOSE = 0.1  # of KL or NLL's rise and d'Fd / 2, within which they are the same
+PERCENT = ("0.1%", "1%", "10%")  # every fourth of measured.RADII
 ALIKE = {"ece": (0.01, "test ECE", 100), "nll": (0.02, "test NLL as trained", 1), "temperature": (0.05, "T", 1)}
 GRADIENTS = ("gradient in logits, train", "gradient, train", "gradient in logits, val", "gradient, val")
 NUMBERS = {name: OUTPUTS[name] for name in ("accuracy", "ece", "ece after T", "nll", "temperature")} | {
@@ -60,6 +64,7 @@ def plan(flags: Flags, parts: Parts) -> Iterator[Job]:
     yield Job({}, range(flags.seeds), lambda out: measured.measure(out, flags.seeds), 66)
     yield Job({}, (), lambda out: measured.lipschitz(), part="constants")
     yield Job({}, (), lambda out: measured.finite_bounds(out, flags.seeds), part="finite")
+    yield Job({}, (), lambda out: measured.expansions(), part="expansions")
 
 
 def with_bounds(runs) -> pd.DataFrame:
@@ -75,8 +80,21 @@ def ratios(runs, kind: str, gammas: Sequence[float] = GAMMAS) -> dict[float, Int
     return {distance: interval(values) for distance, values in logs.groupby(level=0).mean().items()}
 
 
-def claims(runs, constants, finite):
-    """Of Definition 3, Theorem 2, Corollary 1, and Conjecture 1."""
+def near(expansions) -> pd.DataFrame:
+    """The rows with logs of half d'Hd over NLL's rise, by distance, and the "radius" to which it is right to CLOSE.
+
+    Between two radii by their logs; NaN where it is wrong at the least.
+    """
+    off, radii = abs(np.log(np.stack(expansions.ratios) + 1e-9)), np.log(measured.RADII)
+    first = (off > np.log1p(CLOSE)).argmax(1)
+    ends = [(row[at - 1 : at + 1], radii[at - 1 : at + 1]) for row, at in zip(off, first, strict=True)]
+    radius = [np.exp(np.interp(np.log1p(CLOSE), *pair)) if len(pair[0]) else np.nan for pair in ends]
+    logs = {name: np.log(expansions.ratios.str[4 * place]) for place, name in enumerate(PERCENT)}
+    return expansions.assign(radius=radius, **logs, fisher=np.log(expansions.fisher))
+
+
+def claims(runs, constants, finite, expansions):
+    """Of Definition 3, Theorem 2, Equation 27, Corollary 1, and Conjecture 1."""
     constants = pd.DataFrame(constants)
     gammas = ", ".join(f"{gamma:g}" for gamma in constants.gamma)
     for name, words in {"gradient": "focal loss", "second derivative": "its gradient"}.items():
@@ -95,6 +113,7 @@ def claims(runs, constants, finite):
             claim = f"KL is half d'Fd to a tenth, {100 * distance:g}% of the parameters' norm away, {words}"
             because = f"log of KL over half d'Fd {shown(change, signed=True)}"
             yield Claim("K Thm. 2", claim, numbers.alike(change, np.log1p(CLOSE)), because)
+    yield from _equation_27(near(expansions))
     yield from _corollary_1(with_bounds(runs), pd.DataFrame(finite))
     for gamma in (1.0, 3.0):
         pair = [rows_where(runs, loss=loss, gamma=gamma) for loss in LOSSES]
@@ -107,6 +126,21 @@ def claims(runs, constants, finite):
         for number, said in FALLING.items():
             slope = numbers.slope(rows_where(runs, loss=loss), number)
             yield numbers.told("K Conj. 1", f"{said} falls with the γ of {words}", slope, what=by_log)
+
+
+def _equation_27(rows):
+    for (activation, direction), group in rows.groupby(["activation", "direction"], sort=False):
+        for matrix, more in {"H": 0.0, "F": group.fisher}.items():
+            change = interval((group[PERCENT[0]] + more).groupby(group.seed).mean())
+            claim = (
+                f"{activation}: NLL rises by half d'{matrix}d to a tenth, {PERCENT[0]} of the norm away, {direction}"
+            )
+            because = f"log of half d'{matrix}d over the rise {shown(change, signed=True)}"
+            yield Claim("K Eq. 27", claim, numbers.alike(change, np.log1p(CLOSE)), because)
+        if activation == "tanh":
+            wider = numbers.slope(group, "radius")
+            claim = f"tanh: the distance to which half d'Hd is right to a tenth grows with γ, {direction}"
+            yield numbers.told("focalgeo", claim, wider, falls=False, what="change of log for a unit of γ")
 
 
 def _corollary_1(bounds, finite):
@@ -155,6 +189,26 @@ def distances_table(runs):
             yield words.removeprefix("in "), title, *cells
 
 
+def expansions_table(expansions):
+    """Half d'Hd over the rise of NLL by distance, geometric means over seeds; the largest one that is right to 10%.
+
+    "F / H": d'Fd over d'Hd. "below 0.1": a seed is wrong there.
+    """
+    yield (
+        "network",
+        "direction",
+        "γ",
+        *(f"{number} away" for number in PERCENT),
+        "right to 10% within, %",
+        "F / H",
+    )
+    for keys, group in near(expansions).groupby(["activation", "direction", "gamma"], sort=False):
+        ratios = [shown(numbers.level(group, name).mapped(np.exp)) for name in (*PERCENT, "fisher")]
+        radius = interval(group.radius)
+        within = f"below {100 * measured.RADII[0]:g}" if group.radius.isna().any() else shown(radius, scale=100)
+        yield *keys[:2], f"{keys[2]:g}", *ratios[:-1], within, ratios[-1]
+
+
 def bounds_table(runs, finite):
     """The bounds by gamma beside the test errors, %, means over seeds, or over groups of networks."""
 
@@ -193,6 +247,7 @@ QUESTION = Question(
     tables={
         "gradients": gradients_table,
         "distances": distances_table,
+        "expansions": expansions_table,
         "bounds": bounds_table,
         "counts": counts_table,
         "objectives": objectives_table,

@@ -1,16 +1,18 @@
 """The jobs, and numbers of trained networks: Lipschitz constants, Theorem 2 at growing distances, PAC-Bayes bounds."""
 
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from scipy import optimize, special
 
-from experiments import jobs
-from focalgeo import data, losses, models, theory, trees
+from experiments import digits, jobs
+from focalgeo import curvature, data, losses, models, theory, trees
 from focalgeo.config import with_values
 from focalgeo.job import check_config, preparation
 from focalgeo.types import Array, Dataset, PyTree, Split
@@ -40,6 +42,9 @@ SIGMAS = (0.003, 0.01, 0.03, 0.1)  # of the Gaussian prior and posterior
 DRAWS = 1000  # networks of a posterior
 DELTA, DRAWN_DELTA = 0.04, 0.01  # with which the bound, and the mean over its draws, may fail; each over all SIGMAS
 GROUP = 5  # networks of one finite set of hypotheses
+ACTIVATIONS = {"ReLU": nn.relu, "tanh": nn.tanh}
+EXPANDED_GAMMAS, EXPANDED_SEEDS = (0.0, 1.0, 3.0), 5  # of the networks about which NLL is expanded
+RADII = np.geomspace(1e-3, 1, 13)  # of the parameters' norm
 COUNTS = (67, 135, 270)  # examples of the other half that a bound is also of, beside all
 
 
@@ -127,11 +132,16 @@ def largest_gradients(params: PyTree, gamma: float, x: Array, y: Array) -> tuple
     return in_logits.max(), in_params.max()
 
 
+def as_long(params: PyTree, direction: PyTree, distance: float = 1.0) -> PyTree:
+    """The direction with the norm of the parameters, times a distance."""
+    scale = distance * trees.norm(params) / trees.norm(direction)
+    return jax.tree.map(lambda leaf: scale * leaf, direction)
+
+
 @jax.jit
 def ratio(params: PyTree, direction: PyTree, distance: float, x: Array) -> Array:
     """KL(p_theta || p_{theta + d}) over d'Fd / 2, means over examples; F is the Fisher matrix of the predictions."""
-    scale = distance * trees.norm(params) / trees.norm(direction)
-    step = jax.tree.map(lambda leaf: scale * leaf, direction)
+    step = as_long(params, direction, distance)
     logits, moved = jax.jvp(lambda at: apply(at, x), (params,), (step,))
     there = apply(jax.tree.map(jnp.add, params, step), x)
     exact, fisher = theory.softmax_divergence(logits, there - logits), theory.softmax_fisher(logits)
@@ -233,3 +243,49 @@ def finite_bounds(out: Path, seeds: int) -> list[dict[str, float]]:
         bounds = {"uniform": float(uniform.bound), "boltzmann": float(boltzmann.bound)}
         groups.append({"gamma": gamma, "group": group, **bounds, "error": float(boltzmann.posterior @ on_test)})
     return groups
+
+
+def expansions() -> list[dict[str, Any]]:
+    """NLL of train near trained networks, of each activation, gamma and seed, by direction.
+
+    "ratios": half d'Hd over the rise of NLL, H its Hessian, by radius. The rise is the mean at d and at -d, so that the
+    gradient, which training leaves, takes no part. "fisher": d'Fd over d'Hd.
+    """
+    rows = []
+    every = list(itertools.product(EXPANDED_GAMMAS, range(EXPANDED_SEEDS)))
+    for name, act in ACTIVATIONS.items():
+        layers = [lambda x, train=False: x.reshape(len(x), -1), nn.Dense(32), act, nn.Dense(32), act, nn.Dense(10)]
+        measure = partial(expanded, digits.read()._replace(model=nn.Sequential(layers)))
+        of_runs = map(np.asarray, jax.jit(jax.vmap(measure))(*map(jnp.array, zip(*every, strict=True))))
+        for (gamma, seed), *of_run in zip(every, *of_runs, strict=True):
+            for direction, *values in zip(("first eigenvector", "random"), *of_run, strict=True):
+                tags = {"activation": name, "direction": direction, "gamma": gamma, "seed": seed}
+                numbers = [value.tolist() for value in values]
+                rows.append(tags | dict(zip(("ratios", "fisher"), numbers, strict=True)))
+    return rows
+
+
+def expanded(recipe: digits.Recipe, gamma: Array, seed: Array) -> tuple[Array, Array]:
+    """A network trained with focal loss: the numbers of `expansions`, [2, RADII] and [2]."""
+    (x, y), params, key = recipe.splits["train"], recipe.trained_with_focal(seed, gamma), jax.random.PRNGKey(seed)
+    own, radii = jax.nn.one_hot(y, 10, dtype=bool), jnp.asarray(RADII, jnp.float32)
+    product = partial(curvature.hvp, lambda at: jnp.mean(losses.cross_entropy(recipe.logits(at, x), y)), params)
+
+    def along(direction):
+        step = as_long(params, direction)
+        logits, moved = jax.jvp(lambda at: recipe.logits(at, x), (params,), (step,))
+        probs = jax.nn.softmax(logits)
+
+        def rise(radius):
+            there = jax.tree.map(lambda leaf, more: leaf + radius * more, params, step)
+            change = recipe.logits(there, x) - logits
+            change -= jnp.sum(change, -1, where=own, keepdims=True)
+            return jnp.mean(jnp.log1p(jnp.sum(probs * jnp.expm1(change), -1)))  # a difference of NLLs would cancel
+
+        rises = jax.lax.map(lambda radius: (rise(radius) + rise(-radius)) / 2, radii)
+        fisher = jnp.einsum("ni,nij,nj->n", moved, theory.softmax_fisher(logits), moved).mean()
+        second = trees.dot(step, product(step))
+        return second / 2 * radii**2 / rises, fisher / second
+
+    directions = curvature.lambda_max(product, params, key).vector, trees.gaussian(key, params)
+    return jax.lax.map(along, jax.tree.map(lambda *leaves: jnp.stack(leaves), *directions))

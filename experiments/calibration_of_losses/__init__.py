@@ -141,7 +141,7 @@ def tasks(cells, split: str = "test") -> dict[str, pd.DataFrame]:
 def claims(cells):
     """Each statement for each data set and loss that has runs.
 
-    It is not the paper's on all images, whose networks are not fitted, and where the paper's own table has the opposite.
+    It is not the paper's on all images, which are not fitted, and where the paper's own table has the opposite.
     """
     for task, runs in tasks(cells).items():
         runs = runs.assign(**{DISTANCE: (runs["T by ece"] - 1).abs()})

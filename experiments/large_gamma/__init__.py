@@ -56,10 +56,7 @@ def make_run(recipe: digits.Recipe) -> Callable:
     """(seed, gamma) -> logits of val and of test."""
 
     def run(seed, gamma):
-        def objective(params, carried, x, y, mask):
-            return jnp.sum(losses.focal_loss(recipe.logits(params, x), y, gamma) * mask) / jnp.sum(mask), carried
-
-        params = recipe.trained(seed, objective)
+        params = recipe.trained_with_focal(seed, gamma)
         return tuple(recipe.logits(params, recipe.splits[name][0]) for name in ("val", "test"))
 
     return run

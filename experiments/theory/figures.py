@@ -118,8 +118,8 @@ def komisarenko_2_right(matching_temperatures):
 
 
 def komisarenko_3():
-    """Komisarenko & Kull, Fig. 3: bounds of Proposition 3 for gamma = 4."""
-    figure, [[ratio]] = figures.panels(1, 1, 5.0, 3.8)
+    """Komisarenko & Kull, Fig. 3: bounds of Proposition 3 for gamma = 4, and the distance of the bounds by gamma."""
+    figure, [[ratio, width]] = figures.panels(1, 2, 7.5, 3.6)
     s = np.linspace(0.02, 20, 800)
     ratios = {"s / map(s), γ = 4": s / np.asarray(calibration.binary_focal_calibration(s, 4.0))}
     _curves(ratio, s, ratios, "The temperature that the map acts with", "T", "log-odds s", ylim=(0.195, 0.258))
@@ -129,7 +129,16 @@ def komisarenko_3():
         ratio.plot([0, reach], [of_map.tight_low] * 2, "--", color=colour, label=label)
     for bound in (of_map.low, of_map.high):
         ratio.axhline(bound, color="0.5")
+    gammas = np.linspace(0, 10, 101)
+    curves = dict(zip(("theory", "tight for |s| < 20"), widths(gammas), strict=True))
+    _curves(width, gammas, curves, "Distance of the bounds", "T_high − T_low", "γ")
     return _with_legends(figure)
+
+
+def widths(gammas) -> np.ndarray:
+    """T_high - T_low by gamma, [2, gammas]: the theory's and the tightest for log-odds within 20."""
+    bounds = np.array([theory.temperature_bounds(gamma) for gamma in gammas], float)
+    return (bounds[:, 1::2] - bounds[:, ::2]).T
 
 
 def komisarenko_4():

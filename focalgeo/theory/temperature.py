@@ -57,7 +57,9 @@ def temperature_bounds(gamma: Scalar, *, logit_range: Scalar = 20.0) -> Temperat
 
     For log-odds s below 0 it is the other way round. Theory, for every s: T_low = 1 / (gamma + 1) and T_high =
     1 / (gamma + 1 - log(gamma + 1) / 2). Tight, for |s| up to R = `logit_range`: the smallest and the largest ratio
-    of s to the map's log-odds there. T_high is 1 / slope at 0 up to gamma = 5.635; above it the ratio peaks inside.
+    of s to the map's log-odds there. T_high is 1 / slope at 0, whatever R, up to gamma = 5.635, the root of the map's
+    third derivative at 0, gamma (6 - 8 l + (9 - 18 l + 8 l^2) gamma - (3 l - 2) gamma^2) / (4 (1 + gamma l)^3) with
+    l = log 2: up to there the map is convex for s > 0 (tested, not proven); above it the ratio peaks inside.
 
     Args:
         gamma: Focal parameter, scalar, 0 or more; 0 gives 1 for all four.

@@ -34,7 +34,7 @@ from experiments.benchmarks import pytorch
 from experiments.known_surfaces import surfaces
 from experiments.numbers import NOT, rounded
 from experiments.posthoc import choice, measured, two_classes
-from experiments.theory import errata
+from experiments.theory import errata, trained
 from focalgeo import calibration, curvature
 from focalgeo.types import InputError
 
@@ -130,7 +130,7 @@ DRAWN = {
     ],
     "komisarenko_2_6": [(0, "best 1/T", 3.0, 1 / 0.2758), (1, "best 1/T", 2.0, 1 / 0.4649), (5, "best T", 9.0, 0.125)],
     "komisarenko_2_right": [(0, "T = 0.731, nearest", 10.0, 10 / 0.7312), (1, "focal map, γ = 3", 0.0, 0.0)],
-    "komisarenko_3": [(0, "s / map(s), γ = 4", 9.9, 0.2066)],
+    "komisarenko_3": [(0, "s / map(s), γ = 4", 9.9, 0.2066), (1, "tight for |s| < 20", 4.0, 0.21784 - 0.20327)],
     "komisarenko_4": [(0, "least risk 0.585"), (1, "least risk 0.975")],  # 1 - sum of squares, the entropy
     "komisarenko_5": [(5, "Temperature 0.356 (best fit)")],
     "komisarenko_7": [(1, "largest 0.0500")],
@@ -148,6 +148,14 @@ def test_a_figure_of_the_papers_has_its_numbers(name):
             assert heights(axis, words, at) == pytest.approx(height, rel=0.01, abs=1e-6), (panel, words)
         else:
             assert words in axis.get_title(), axis.get_title()
+
+
+@pytest.mark.parametrize("gamma", [-0.5, 0.5, 5.0])
+@pytest.mark.parametrize("probs", [[0.8, 0.2], [0.6, 0.2, 0.2]])
+def test_the_derived_temperature_keeps_the_predicted_probability(gamma, probs):
+    ratio = trained.temperature_ratio(gamma, probs[0], len(probs) - 1)
+    log_probs = calibration.focal_calibration(np.log(np.float32(probs)) / np.float32(ratio), gamma)
+    np.testing.assert_allclose(np.exp(log_probs), probs, rtol=1e-5)
 
 
 def test_arrows_of_a_temperature_end_where_it_moves_a_prediction():

@@ -106,6 +106,13 @@ def test_the_constants_of_bounds_are_the_stored_ones():
     assert measured.binomial_upper(1.0, 10, 0.1) == 1.0
 
 
+def test_an_expansion_is_right_up_to_a_radius_between_those_tried():
+    rows = [{"ratios": np.exp(-times * measured.RADII).tolist(), "fisher": 1.0} for times in (1.0, 200.0)]
+    radius = bounds.near(pd.DataFrame(rows)).radius
+    assert radius[0] == pytest.approx(np.log1p(bounds.CLOSE), rel=0.1)
+    assert np.isnan(radius[1])
+
+
 def test_the_parts_of_the_nll_add_up_and_errors_vanish_where_they_should():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(4000, 4))

@@ -1,4 +1,5 @@
 import jax
+import mpmath
 import numpy as np
 import pytest
 
@@ -57,6 +58,24 @@ def test_theory_bounds_enclose_the_map(gamma):
     ratio = np.asarray(binary_focal_calibration(s, gamma), float) / s
     assert (ratio < 1 / float(got.low)).all()
     assert (ratio > 1 / float(got.high)).all()
+
+
+@pytest.mark.parametrize("gamma", [0.1, 1.0, 3.0, 5.63, 5.64, 6.0, 10.0])
+def test_t_high_is_1_over_the_slope_at_even_odds_up_to_gamma_5635(gamma):
+    def mapped(s):
+        q, rest = 1 / (1 + mpmath.exp(-s)), 1 / (1 + mpmath.exp(s))
+        return gamma * s + mpmath.log((q - gamma * rest * mpmath.log(rest)) / (rest - gamma * q * mpmath.log(q)))
+
+    with mpmath.workdps(40):
+        log_2 = mpmath.log(2)
+        third = gamma * (6 - 8 * log_2 + (9 - 18 * log_2 + 8 * log_2**2) * gamma - (3 * log_2 - 2) * gamma**2)
+        third /= 4 * (1 + gamma * log_2) ** 3
+        assert float(mpmath.diff(mapped, 0, 3)) == pytest.approx(float(third), rel=1e-6)
+        at = np.geomspace(1e-2, 20, 100)
+        convex = all(mpmath.diff(mapped, s, 2) > 0 for s in at)
+        slope, least = mpmath.diff(mapped, 0), min(mapped(s) / s for s in at)
+    assert convex == (least > slope) == (third > 0) == (gamma < 5.635)
+    close(1 / temperature_bounds(gamma).tight_high, float(min(least, slope)), 5e-5)
 
 
 def test_printed_0206_belongs_to_logits_within_10():
