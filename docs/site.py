@@ -144,6 +144,14 @@ class Docstrings(griffe.Extension):
         if obj.docstring:
             obj.docstring.value = re.sub(r"^Example:$", "Examples:", obj.docstring.value, flags=re.MULTILINE)
 
+    def on_function(self, *, func, **_):
+        """The arguments that a decorator adds, of which the source does not know."""
+        member = getattr(importlib.import_module(func.module.path), func.name, None) if func.decorators else None
+        signature = getattr(member, "__signature__", None)
+        for name in ("mask", "weights"):
+            if signature and name in signature.parameters and name not in func.parameters:
+                func.parameters.add(griffe.Parameter(name, kind=griffe.ParameterKind.keyword_only, default="None"))
+
     def on_package(self, *, pkg, **_):
         """The names that calibration imports on first use."""
         room = pkg["calibration"]

@@ -71,8 +71,7 @@ def training_step(made: Training, devices: Sequence[jax.Device]) -> Program:
     batch, state = next(made.pipeline.specs(0, 0)), preparation.state_shapes(made.prepared, made.members[0])
     state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((at_once, *leaf.shape), leaf.dtype), state)
     arguments = (parts(state, len(devices)), shapes(batch)) if apart else (state, parts(batch, len(devices), 1))
-    compiled = parallel.pmapped_members if apart else parallel.pmapped
-    function = compiled(made.step, num_shared=len(resident), devices=devices)
+    function = parallel.pmapped(made.step, apart=apart, num_shared=len(resident), devices=devices)
     return Program(function, (*arguments, *shapes(resident)))
 
 

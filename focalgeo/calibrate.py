@@ -71,148 +71,107 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
+def _flag(metavar, text, kind=None, **options):
+    return {"metavar": metavar, "help": text, "type": kind, **options}
+
+
 FLAGS = {  # by group
     "input": {
-        "val": {"metavar": "PATH", "help": "outputs on which methods are fitted; never those of training data"},
-        "test": {
-            "metavar": "[NAME=]PATH",
-            "action": "append",
-            "default": [],
-            "help": "other outputs, to test on (default: val is cross-fitted); give it again for further tests",
-        },
-        "logits-key": {
-            "metavar": "NAME",
-            "help": "array of another name; so too --probs-key, --labels-key, --weight-key, --group-key, --cluster-key",
-        },
-        "prefix": {
-            "metavar": "NAME_",
-            "help": "how columns of scores begin; they are probabilities if all rows sum to 1",
-        },
+        "val": _flag("PATH", "outputs on which methods are fitted; never those of training data"),
+        "test": _flag(
+            "[NAME=]PATH",
+            "other outputs, to test on (default: val is cross-fitted); give it again for further tests",
+            action="append",
+            default=[],
+        ),
+        "logits-key": _flag(
+            "NAME", "array of another name; so too --probs-key, --labels-key, --weight-key, --group-key, --cluster-key"
+        ),
+        "prefix": _flag("NAME_", "how columns of scores begin; they are probabilities if all rows sum to 1"),
         "task": {
             "choices": ("multiclass", "multilabel"),
             "default": "multiclass",
             "help": "multilabel: labels [rows, labels] of 0 and 1 (NaN or -1: unknown), and a score for each",
         },
-        "positive": {"metavar": "NAME", "help": "label of class 1 of two, if labels are names"},
-        "prevalence": {
-            "type": float,
-            "metavar": "SHARE",
-            "help": "share of class 1 of two in use, if the files are undersampled: examples are weighted",
-        },
-        "ignore-label": {
-            "type": _names,
-            "action": "extend",
-            "default": [],
-            "metavar": "LABEL",
-            "help": "labels whose rows are left out, for example -100",
-        },
-        "class-axis": {
-            "type": int,
-            "metavar": "AXIS",
-            "help": "axis of the classes in outputs for every pixel, for example 1: one temperature is fitted",
-        },
-        "floor": {
-            "type": float,
-            "metavar": "P",
-            "help": "what a probability of 0 counts as in the NLL (default: chosen on val)",
-        },
+        "positive": _flag("NAME", "label of class 1 of two, if labels are names"),
+        "prevalence": _flag(
+            "SHARE", "share of class 1 of two in use, if the files are undersampled: examples are weighted", float
+        ),
+        "ignore-label": _flag(
+            "LABEL", "labels whose rows are left out, for example -100", _names, action="extend", default=[]
+        ),
+        "class-axis": _flag(
+            "AXIS", "axis of the classes in outputs for every pixel, for example 1: one temperature is fitted", int
+        ),
+        "floor": _flag("P", "what a probability of 0 counts as in the NLL (default: chosen on val)", float),
     },
     "method": {
-        "methods": {
-            "type": _names,
-            "default": (),
-            "metavar": "NAMES",
-            "help": "methods to compare, for example vector_scaling,isotonic",
-        },
+        "methods": _flag("NAMES", "methods to compare, for example vector_scaling,isotonic", _names, default=()),
         "prefer": {
             "choices": ("least", "plain"),
             "default": "least",
             "help": "least expected NLL (default), often a mixture; plain: one map that keeps the predicted class, of"
             " two classes the ranking",
         },
-        "criterion": {
-            "choices": CRITERIA,
-            "default": "nll",
-            "metavar": "NAME",
-            "help": f"what fits, compares and chooses: {', '.join(CRITERIA)} (default nll)",
-        },
-        "criteria": {
-            "type": _names,
-            "default": (),
-            "metavar": "NAMES",
-            "help": "further criteria to fit by, for example ece",
-        },
-        "trained-gamma": {"type": float, "metavar": "GAMMA", "help": "gamma of the focal loss that trained the model"},
-        "also": {
-            "action": "append",
-            "default": [],
-            "metavar": "NAME=PATH",
-            "help": "probabilities of another method, to compare: arrays val (held out, fold by fold) and test",
-        },
+        "criterion": _flag(
+            "NAME",
+            f"what fits, compares and chooses: {', '.join(CRITERIA)} (default nll)",
+            choices=CRITERIA,
+            default="nll",
+        ),
+        "criteria": _flag("NAMES", "further criteria to fit by, for example ece", _names, default=()),
+        "trained-gamma": _flag("GAMMA", "gamma of the focal loss that trained the model", float),
+        "also": _flag(
+            "NAME=PATH",
+            "probabilities of another method, to compare: arrays val (held out, fold by fold) and test",
+            action="append",
+            default=[],
+        ),
         "assess": {"action": "store_true", "help": "measure the outputs as they are: nothing is fitted"},
-        "folds": {"type": int, "default": 5, "metavar": "FOLDS", "help": "folds of the cross-fit of val (default 5)"},
+        "folds": _flag("FOLDS", "folds of the cross-fit of val (default 5)", int, default=5),
     },
     "decisions": {
-        "coverage": {
-            "type": float,
-            "metavar": "SHARE",
-            "help": "sets of classes that contain the label with this probability, for example 0.9",
-        },
-        "sets": {
-            "choices": ("lac", "aps", "raps"),
-            "default": "lac",
-            "metavar": "KIND",
-            "help": "kind of set: lac (default), smallest; aps, larger on hard examples; raps, seldom large",
-        },
-        "sets-of": {
-            "choices": ("all", "class", "class_cluster", "group"),
-            "default": "all",
-            "metavar": "WHAT",
-            "help": "what has that coverage: all (default), each class, class_cluster or group",
-        },
+        "coverage": _flag(
+            "SHARE", "sets of classes that contain the label with this probability, for example 0.9", float
+        ),
+        "sets": _flag(
+            "KIND",
+            "kind of set: lac (default), smallest; aps, larger on hard examples; raps, seldom large",
+            choices=("lac", "aps", "raps"),
+            default="lac",
+        ),
+        "sets-of": _flag(
+            "WHAT",
+            "what has that coverage: all (default), each class, class_cluster or group",
+            choices=("all", "class", "class_cluster", "group"),
+            default="all",
+        ),
         "least-one": {"action": "store_true", "help": "every set contains the predicted class"},
-        "error-at-most": {
-            "type": float,
-            "metavar": "SHARE",
-            "help": "answers of which at most this share is wrong, for example 0.02; uses a third of val",
-        },
-        "threshold": {
-            "type": _threshold,
-            "action": "append",
-            "default": [],
-            "metavar": "P",
-            "help": "P(1) of two classes from which one acts, for example 0.1, or costs of a false alarm and a miss,"
+        "error-at-most": _flag(
+            "SHARE", "answers of which at most this share is wrong, for example 0.02; uses a third of val", float
+        ),
+        "threshold": _flag(
+            "P",
+            "P(1) of two classes from which one acts, for example 0.1, or costs of a false alarm and a miss,"
             " 1:9: net benefit",
-        },
+            _threshold,
+            action="append",
+            default=[],
+        ),
     },
     "output": {
-        "out": {
-            "metavar": "FOLDER",
-            "type": os.path.expanduser,
-            "help": "folder for all results: new, empty, or of the same command",
-        },
-        "metrics": {
-            "type": _names,
-            "default": DEFAULT_METRICS,
-            "metavar": "NAMES",
-            "help": f"metrics to report (default {','.join(DEFAULT_METRICS)})",
-        },
-        "num-bins": {"type": int, "default": 15, "metavar": "BINS", "help": "bins of both ECEs (default 15)"},
-        "num-resamples": {
-            "type": int,
-            "metavar": "NUMBER",
-            "help": "resamples of the bootstrap (default 1000; fewer for more than 100,000 examples)",
-        },
-        "seed": {
-            "type": int,
-            "default": 0,
-            "metavar": "SEED",
-            "help": "seed of the bootstrap and the folds (default 0)",
-        },
-        "attach": {
-            "metavar": "MODEL.onnx",
-            "help": "ONNX model of the classifier: writes calibrated.onnx, the model and its calibration",
-        },
+        "out": _flag("FOLDER", "folder for all results: new, empty, or of the same command", os.path.expanduser),
+        "metrics": _flag(
+            "NAMES", f"metrics to report (default {','.join(DEFAULT_METRICS)})", _names, default=DEFAULT_METRICS
+        ),
+        "num-bins": _flag("BINS", "bins of both ECEs (default 15)", int, default=15),
+        "num-resamples": _flag(
+            "NUMBER", "resamples of the bootstrap (default 1000; fewer for more than 100,000 examples)", int
+        ),
+        "seed": _flag("SEED", "seed of the bootstrap and the folds (default 0)", int, default=0),
+        "attach": _flag(
+            "MODEL.onnx", "ONNX model of the classifier: writes calibrated.onnx, the model and its calibration"
+        ),
     },
 }
 

@@ -4,8 +4,10 @@ Shapes and types are asked while a function is traced too, values where they are
 InputError, a line that names the argument and what is wrong with it.
 """
 
+import functools
+import inspect
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -176,6 +178,15 @@ def weight_array(weights: object, shape: tuple[int, ...]) -> Array | None:
     check_array(f"weights for labels {shape}", array, shape=shape)
     check_interval("weights", array, 0)
     return array
+
+
+def take_counts(function: Callable, body: Callable) -> None:
+    """Say of the function that it is the body, which takes `mask` and `weights` too."""
+    functools.update_wrapper(function, body)
+    signature, keyword = inspect.signature(body), inspect.Parameter.KEYWORD_ONLY
+    options = {name: inspect.Parameter(name, keyword, default=None) for name in ("mask", "weights")}
+    parameters = {**signature.parameters, **options}
+    function.__signature__ = signature.replace(parameters=[*parameters.values()])  # type: ignore[attr-defined]
 
 
 def weighted_mask(mask: object, weights: object, shape: tuple[int, ...]) -> Array | None:

@@ -324,7 +324,7 @@ def make_program(
     fetch: makes of what a process needs of a batch, the example axis the last that leaves share, what its devices get.
     """
     apart = device_count() > 1 and at_once % device_count() == 0
-    compiled = (pmapped_members if apart else pmapped)(step, num_shared=len(shared))
+    compiled = pmapped(step, apart=apart, num_shared=len(shared))
     shared = replicated(shared)
 
     def on_devices(batch):
@@ -368,38 +368,26 @@ def in_turn(results: PyTree) -> PyTree:
     return jax.block_until_ready(results) if several else results
 
 
-def pmapped(step: Callable, *, num_shared: int = 0, devices: Sequence[jax.Device] | None = None) -> Callable:
+def pmapped(
+    step: Callable, *, apart: bool = False, num_shared: int = 0, devices: Sequence[jax.Device] | None = None
+) -> Callable:
     """Compile step(state, batch, *shared) -> (state, metrics) for all devices; shared: `num_shared` trees, never cut.
 
     The result maps (state, sharded batch, *shared) to (state, metrics, fingerprints [devices]). devices: others than
     jax's own, such as a topology's, to compile for.
 
     The state is donated. Each replica's noise key is its own: the state's key folded with the device's index.
-    """
 
-    def replica(state, batch, *shared):
-        return _one_step(step, jax.lax.axis_index(AXIS), state, batch, *shared)
-
-    return jax.pmap(
-        replica,
-        axis_name=AXIS,
-        in_axes=(None, 0) + (None,) * num_shared,
-        out_axes=(None, None, 0),
-        donate_argnums=0,
-        devices=devices,
-    )
-
-
-def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[jax.Device] | None = None) -> Callable:
-    """Compile step(states, batch, *shared) -> (states, metrics) for members that are spread over the devices.
-
-    The result maps (states [devices, members / devices, ...], batch, *shared) to (states, metrics, fingerprints
-    [devices, 1]); every device sees the complete batch. The states are donated. A step's sums over `AXIS` then run over
-    an axis of length 1, so that a member's numbers are those of a run on one device. Each device gets the metrics of
-    all members: several processes run the program of one. devices: as for `pmapped`.
+    With `apart` the step is of members that are spread over the devices: (states [devices, members / devices, ...],
+    batch, *shared) to (states, metrics, fingerprints [devices, 1]); every device sees the complete batch. A step's sums
+    over `AXIS` then run over an axis of length 1, so that a member's numbers are those of a run on one device. Each
+    device gets the metrics of all members: several processes run the program of one.
     """
 
     def replica(states, batch, *shared):
+        if not apart:
+            return _one_step(step, jax.lax.axis_index(AXIS), states, batch, *shared)
+
         # An axis of length 1 stands for the devices, so that the step's sums over them serve here too.
         def on_one_device(*arguments):
             alone = jax.vmap(step, in_axes=None, axis_name=AXIS, axis_size=1)
@@ -408,11 +396,12 @@ def pmapped_members(step: Callable, *, num_shared: int = 0, devices: Sequence[ja
         states, metrics, fingerprint = _one_step(on_one_device, 0, states, batch, *shared)
         return states, gather(metrics, _MEMBERS), fingerprint[None]
 
+    of_state, of_batch = (0, None) if apart else (None, 0)
     return jax.pmap(
         replica,
-        axis_name=_MEMBERS,
-        in_axes=(0, None) + (None,) * num_shared,
-        out_axes=(0, None, 0),
+        axis_name=_MEMBERS if apart else AXIS,
+        in_axes=(of_state, of_batch) + (None,) * num_shared,
+        out_axes=(of_state, None, 0),
         donate_argnums=0,
         devices=devices,
     )

@@ -5,6 +5,8 @@ multiplies float32 matrices in one bfloat16 pass, of 8 bits, and a GPU may in TF
 with no word said. Elementwise operations and sums are float32 everywhere. On a CPU nothing changes.
 """
 
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 
 import jax
@@ -43,21 +45,16 @@ def size(tree: PyTree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-def rademacher(key: Array, like: PyTree) -> PyTree:
-    """A tree of independent random signs with the shapes and dtypes of `like`."""
-    return _random(jax.random.rademacher, key, like)
-
-
-def gaussian(key: Array, like: PyTree) -> PyTree:
-    """A tree of independent standard normal values with the shapes and dtypes of `like`."""
-    return _random(jax.random.normal, key, like)
-
-
-def _random(draw, key, like):
+def random(draw: Callable, key: Array, like: PyTree) -> PyTree:
+    """A tree of independent values, of draw(key, shape, dtype), with the shapes and dtypes of `like`."""
     leaves, treedef = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
     drawn = [draw(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(treedef, drawn)
+
+
+rademacher = partial(random, jax.random.rademacher)  # random signs
+gaussian = partial(random, jax.random.normal)  # standard normal values
 
 
 def power_of_two(values: Array) -> Array:

@@ -61,6 +61,12 @@ def python(*command, folder, **environment):
     return subprocess.run([sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True)
 
 
+def passes(example, folder, *arguments):
+    done = python(EXAMPLES / example, *arguments, folder=folder, PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stderr) == (0, "")
+    return done
+
+
 def sbatch(folder, *arguments, **environment):
     """Run the script as a job's first node does, with a stand-in for srun."""
     (folder / "bin").mkdir()
@@ -107,8 +113,7 @@ def test_the_slurm_script_runs_two_tasks_as_one_run(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["training_step", "nnx_model"])
 def test_an_example_trains(name, tmp_path):
-    done = python(EXAMPLES / f"{name}.py", folder=tmp_path, PYTHONPATH=str(ROOT))
-    assert (done.returncode, done.stderr) == (0, "")
+    done = passes(f"{name}.py", tmp_path)
     assert float(re.match(r"accuracy (0\.\d+), ECE 0\.", done.stdout)[1]) > 0.88
     assert len(list(filter(str.strip, (EXAMPLES / "training_step.py").read_text().splitlines()))) <= 42
 
@@ -117,8 +122,7 @@ def test_an_example_trains(name, tmp_path):
 @pytest.mark.parametrize("name", ["pieces_jax", "pieces_nnx", "pieces_equinox"])
 def test_the_pieces_train_with_another_library(name, tmp_path):
     skip_without(name.removeprefix("pieces_").replace("nnx", "flax"))
-    done = python(EXAMPLES / f"{name}.py", folder=tmp_path, PYTHONPATH=str(ROOT))
-    assert (done.returncode, done.stderr) == (0, "")
+    done = passes(f"{name}.py", tmp_path)
     found = re.findall(r"^(.+): accuracy (\d\.\d+), trace (\d+\.\d+)$", done.stdout, re.MULTILINE)
     traces = {piece: float(trace) for piece, _, trace in found}
     assert [*traces] == ["focal loss", "FLSD", "trace penalty", "SAM"]
@@ -182,8 +186,7 @@ def written_for_tensorboard(folder):
 
 def test_rows_become_event_files(workdirs, tmp_path):
     skip_without("tensorboardX")
-    done = python(EXAMPLES / "tensorboard.py", *workdirs, folder=tmp_path, PYTHONPATH=str(ROOT))
-    assert (done.returncode, done.stderr) == (0, "")
+    passes("tensorboard.py", tmp_path, *workdirs)
     for name, points in workdirs.items():
         read = {(series, step): value for series, step, value in written_for_tensorboard(tmp_path / name)}
         assert read == pytest.approx(points, rel=1e-6)
@@ -221,8 +224,7 @@ def test_rows_become_runs_of_wandb_without_a_network(workdirs, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["nnx_metrics", "metric_class"])
 def test_an_example_streams_metrics_of_calibrated_outputs(name, tmp_path):
-    done = python(EXAMPLES / f"{name}.py", folder=tmp_path, PYTHONPATH=str(ROOT))
-    assert (done.returncode, done.stderr) == (0, "")
+    done = passes(f"{name}.py", tmp_path)
     accuracy, ece = map(float, re.match(r"accuracy (0\.\d+), ece (0\.\d+), nll 1\.", done.stdout).groups())
     assert 0.45 < accuracy < 0.65
     assert ece < 0.03  # of 6,400 rows

@@ -6,7 +6,6 @@ probes do not. Where the boundary lies in a gap of the spectrum that the nodes h
 """
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -97,7 +96,7 @@ def spectral_density(
 
 
 @functools.partial(jax.jit, static_argnames="steps")
-def _start(probe, *, steps: int) -> lanczos.Krylov:
+def _start(probe, *, steps):
     return lanczos.krylov_start((probe / jnp.linalg.norm(probe))[None], steps=steps)
 
 
@@ -195,7 +194,7 @@ def _normal(nodes, points, width):
     return jax.scipy.stats.norm.pdf((points - nodes) / width) / width  # the width's square may leave the dtype's range
 
 
-def _vector(name: str, values, density: SpectralDensity):
+def _vector(name, values, density):
     """A vector in the dtype of the nodes, on the host if it is known."""
     values = checks.number_array(name, values)
     if values.ndim != 1 or not (checks.is_traced(values) or not np.isnan(values).any()):
@@ -204,7 +203,7 @@ def _vector(name: str, values, density: SpectralDensity):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _averaged(values_of: Callable, density: SpectralDensity, *vectors) -> Estimate:
+def _averaged(values_of, density, *vectors):
     """The mean over probes of the sums by weight of values_of(nodes [num_probes, steps, 1], vectors [1, 1, points])."""
     weights = density.weights[:, :, None]
     values = values_of(density.nodes[:, :, None], *(vector[None, None] for vector in vectors))

@@ -13,7 +13,6 @@ import numpy as np
 
 from focalgeo import checks, trees
 from focalgeo.curvature.matvec import (
-    Layout,
     flat_matvec,
     iterate,
     on_host,
@@ -96,7 +95,7 @@ def orthogonalise(basis: Array, vector: Array) -> tuple[Array, Array]:
     return vector - matmul(second, basis), first + second
 
 
-def _among_expanded(krylov: Krylov):
+def _among_expanded(krylov):
     """The coupling [steps, steps] of the expanded rows to each other, 0 elsewhere, and which rows these are."""
     steps, library = krylov.coupling.shape[0], trees.namespace(krylov.coupling)
     active = library.arange(steps, dtype=np.int32) < krylov.step
@@ -263,7 +262,7 @@ def extreme_eigenvalues(
 
 
 @functools.partial(jax.jit, static_argnames=("layout", "steps", "k"))
-def _random_start(key: Array, *, layout: Layout, steps: int, k: int) -> tuple[Krylov, Array]:
+def _random_start(key, *, layout, steps, k):
     """The basis of a search, and the key of its fresh directions."""
     key, block_key = jax.random.split(key)
     block = jax.random.normal(block_key, (k, layout.size), layout.dtype)
@@ -283,7 +282,7 @@ def _with_fresh_row(basis, row, key):
 
 
 @trees.at_highest
-def _is_done(krylov: Krylov, tolerance: float):
+def _is_done(krylov, tolerance):
     (steps, width), library = krylov.coupling.shape, trees.namespace(krylov.coupling)
     values, coefficients = _largest(krylov)
     waiting = library.arange(width, dtype=np.int32) >= krylov.step
@@ -293,7 +292,7 @@ def _is_done(krylov: Krylov, tolerance: float):
     return (small.all() & (krylov.step >= width - steps)) | (krylov.step >= steps)
 
 
-def _largest(krylov: Krylov):
+def _largest(krylov):
     """The k largest values, largest first, and their coefficients [steps, k], not negative in the first row."""
     k = krylov.coupling.shape[1] - krylov.coupling.shape[0]
     values, coefficients = ritz(krylov)

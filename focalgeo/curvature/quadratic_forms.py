@@ -273,7 +273,7 @@ def leaf_traces(matvec, like: PyTree, key: Array | int, num_probes: int) -> Esti
     return _by_products(jnp.sum, matvec, like, key, num_probes)
 
 
-def _by_products(summary: Callable, matvec, like, key, num_probes: int) -> Estimate:
+def _by_products(summary, matvec, like, key, num_probes):
     """The mean over probes of the summary of each leaf's v * (H v)."""
     product, key = checked_matvec(matvec, like, key)
     num_probes = checks.count("num_probes", num_probes, 2, MOST_PRODUCTS)
@@ -301,5 +301,5 @@ def _summaries(probe, product, summary):
 
 
 @jax.jit
-def _means(samples) -> Estimate:
+def _means(samples):
     return jax.tree.transpose(jax.tree.structure(samples), None, jax.tree.map(sample_mean, samples))

@@ -31,7 +31,7 @@ TFDS_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 Members = dict[str, tuple[np.ndarray, np.ndarray]]  # by split: positions of its files in a list, and int32 labels
 
 
-def read_folder(location: str, image_size: int | None = None) -> RawDataset:
+def read_folder(location: str, image_size: int | None) -> RawDataset:
     """Class folders of images.
 
     They become uint8 [examples, height, width, 3], labels by alphabetical order of the class folders.
@@ -130,7 +130,7 @@ def resized(image: Image.Image, image_size: int | None) -> UInt8[np.ndarray, "he
     )
 
 
-def read_tiny_imagenet(location: str, image_size: int | None = None) -> RawDataset:
+def read_tiny_imagenet(location: str, image_size: int | None) -> RawDataset:
     """Tiny ImageNet in its own layout; the official val split is test.
 
     Images become uint8 [examples, height, width, 3], labels go by alphabetical wnid.
@@ -185,7 +185,7 @@ def _pairs(path):
     return [line.split("\t", 1) for line in lines if "\t" in line]
 
 
-def read_tfds(name: str, image_size: int | None = None) -> RawDataset:
+def read_tfds(name: str, image_size: int | None) -> RawDataset:
     """An image set that TensorFlow Datasets has prepared.
 
     `tfds build` has prepared it as array_record; its splits are train, validation and test, as stored.

@@ -152,7 +152,7 @@ def read_arrays(location: str) -> RawDataset:
     return _dataset(source, splits)
 
 
-def read_columns(location: str, label: str | None = None) -> RawDataset:
+def read_columns(location: str, label: str | None) -> RawDataset:
     """The rows of a .csv, .tsv, .parquet, .feather or .jsonl, of which a column is the class.
 
     All are one split. The column `label` holds the classes, the others are features. A column of words becomes one of 0
@@ -187,7 +187,7 @@ def read_columns(location: str, label: str | None = None) -> RawDataset:
     return _dataset(source, {"train": train})._replace(features=tuple(x.columns))
 
 
-def _dataset(source: sources.Source, splits: dict[str, Split]) -> RawDataset:
+def _dataset(source, splits):
     """The data set of these splits; features are named by their places along x's last axis."""
     like = splits["train"].x
     for part, (x, y) in splits.items():

@@ -144,7 +144,7 @@ def read_embeddings(
     return table
 
 
-def read_newsgroups(location: str, max_words: int | None = None, max_length: int | None = None) -> RawDataset:
+def read_newsgroups(location: str, max_words: int | None, max_length: int | None) -> RawDataset:
     """20 Newsgroups as group folders, divided by date or not; without a path scikit-learn downloads it.
 
     Posts are int32 [posts, length] of word numbers, labels by alphabetical order of the groups.
@@ -233,7 +233,7 @@ class Tree(NamedTuple):
     inner_sentiments: list[int]
 
 
-def read_treebank(location: str, max_words: int | None = None) -> RawDataset:
+def read_treebank(location: str, max_words: int | None) -> RawDataset:
     """The Stanford Sentiment Treebank, two classes: trees whose root is not neutral.
 
     Phrases are negative (0) or positive (1).

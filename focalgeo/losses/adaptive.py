@@ -245,7 +245,7 @@ def adafocal_update(
     return AdaFocalState(jnp.where(jnp.any(mask), edges, state.edges), gammas)
 
 
-def _of_one_shape(state: AdaFocalState) -> AdaFocalState:
+def _of_one_shape(state):
     edges, gammas = (jnp.asarray(checks.number_array("the state", leaf)).astype(jnp.float32) for leaf in state)
     checks.check_array(f"edges for gammas {gammas.shape}", edges, shape=(gammas.size - 1,))
     return AdaFocalState(edges, gammas)

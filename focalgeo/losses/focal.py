@@ -242,7 +242,7 @@ def _weighted(log_odds, exponent):
     return jnp.exp(jnp.where(in_reach, exponent, 0)) * softplus(-log_odds)
 
 
-def _finite(gamma: Numbers, logits: Array) -> Array:
+def _finite(gamma, logits):
     """Gamma in the type of the logits [..., classes]: a finite scalar, or one for each row."""
     checks.check_finite("gamma", gamma)
     return jnp.asarray(checks.number_array("gamma", gamma, logits.shape[:-1]), logits.dtype)

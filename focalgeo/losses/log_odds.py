@@ -5,8 +5,6 @@ and their derivatives are right for all finite logits; a loss beyond float32's l
 A logit of -inf is that of a class that cannot be: the losses and their derivatives are those without its column.
 """
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -61,7 +59,6 @@ def masked_mean(loss: Callable) -> Callable:
     where no example is left. With neither the loss is as it was, one for each example.
     """
 
-    @functools.wraps(loss)
     def masked(logits, labels, *values, mask=None, weights=None, **named):
         if mask is None and weights is None:
             return _of_classes(loss(logits, labels, *values, **named), logits, labels)
@@ -75,10 +72,7 @@ def masked_mean(loss: Callable) -> Callable:
         losses = _of_classes(losses, logits, labels)
         return jnp.average(losses, weights=jnp.asarray(weights, losses.dtype))
 
-    signature, keyword = inspect.signature(loss), inspect.Parameter.KEYWORD_ONLY
-    options = (inspect.Parameter(name, keyword, default=None) for name in ("mask", "weights"))
-    signature = signature.replace(parameters=[*signature.parameters.values(), *options])
-    masked.__signature__ = signature  # type: ignore[attr-defined] # any function may have one
+    checks.take_counts(masked, loss)
     return masked
 
 

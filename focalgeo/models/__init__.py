@@ -124,7 +124,7 @@ def build(name: str, num_classes: int = 10, **options) -> Model:
     return Model(_checked(module.init, name, fields), _checked(module.apply, name, fields))
 
 
-def _checked(function: Callable, name: str, fields: Mapping[str, Any]) -> Callable:
+def _checked(function, name, fields):
     """A module's init or apply, whose second argument is the input: what it does not read is refused in one line."""
     dtype = np.integer if "vocabulary_size" in fields else np.floating
     shape = (None,) * 4 if {"axis_name", "patch"} & fields.keys() else (None, None, ...)

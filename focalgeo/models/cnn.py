@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from msgspec import Meta
 
-from focalgeo.models.layers import BatchNorm, Block, Classifier, Count, Counts, ImageNetwork, Stages, conv, conv_norms
+from focalgeo.models.layers import BatchNorm, Block, Count, Counts, ImageNetwork, Stages, conv, conv_norms
 from focalgeo.types import InputError
 
 
@@ -19,13 +19,11 @@ class CNN(ImageNetwork):
 
     widths: Counts = (32, 64, 128)
 
-    @nn.compact
-    def __call__(self, x, *, train=False, mask=None):
-        """Logits float32 [examples, classes] of x."""
+    def _features(self, x, train, mask):
         for width in self.widths:
             x = nn.Conv(width, (3, 3), (2, 2), padding=1, use_bias=False, dtype=self.dtype)(x)
             x = nn.relu(BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(x, train=train, mask=mask))
-        return Classifier(self.num_classes)(x)
+        return x
 
 
 class VGG(ImageNetwork):
@@ -39,24 +37,19 @@ class VGG(ImageNetwork):
     blocks: Stages = (2, 2, 4, 4, 4)
     widths: Stages = (64, 128, 256, 512, 512)
 
-    @nn.compact
-    def __call__(self, x, *, train=False, mask=None):
-        """Logits float32 [examples, classes] of x, of 32x32 pixels or more."""
+    def _features(self, x, train, mask):
         layer = conv_norms(self, train=train, mask=mask)
         for blocks, width in zip(self.blocks, self.widths, strict=True):
             for _ in range(blocks):
                 x = nn.relu(layer(x, width))
             x = nn.max_pool(x, (2, 2), (2, 2), padding="SAME")
-        return Classifier(self.num_classes)(x)
+        return x
 
 
 class BasicBlock(Block):
     """Two 3x3 convolutions with batch norm around a shortcut; where the shape changes, it is a 1x1 convolution."""
 
-    @nn.compact
-    def __call__(self, x, *, train, mask):
-        """Features of the same height and width divided by the stride."""
-        layer = conv_norms(self, train=train, mask=mask)
+    def _layers(self, x, layer):
         y = nn.relu(layer(x, self.width, stride=self.stride))
         return _added(x, layer(y, self.width), layer, self.stride)
 
@@ -64,10 +57,7 @@ class BasicBlock(Block):
 class Bottleneck(Block):
     """1x1, 3x3 and 1x1 convolutions with batch norm around a shortcut; the last is four times as wide."""
 
-    @nn.compact
-    def __call__(self, x, *, train, mask):
-        """Features of the same height and width divided by the stride."""
-        layer = conv_norms(self, train=train, mask=mask)
+    def _layers(self, x, layer):
         y = nn.relu(layer(nn.relu(layer(x, self.width, 1)), self.width, 3, self.stride))
         return _added(x, layer(y, 4 * self.width, 1), layer, self.stride)
 
@@ -89,9 +79,7 @@ class ResNet(ImageNetwork):
     stem_stride: Count = 1  # 2 for 64x64 images, which then cost as much as 32x32 ones
     block: type = BasicBlock
 
-    @nn.compact
-    def __call__(self, x, *, train=False, mask=None):
-        """Logits float32 [examples, classes] of x."""
+    def _features(self, x, train, mask):
         stem = self.stem_width or self.widths[0]
         x = conv_norms(self, train=train, mask=mask)(x, stem, stride=self.stem_stride)
         x = nn.relu(x)
@@ -99,7 +87,7 @@ class ResNet(ImageNetwork):
             for number in range(blocks):
                 stride = 2 if stage > number == 0 else 1
                 x = self.block(width, stride, self.axis_name, self.dtype)(x, train=train, mask=mask)
-        return Classifier(self.num_classes)(x)
+        return x
 
 
 class DenseNet(ImageNetwork):
@@ -114,9 +102,7 @@ class DenseNet(ImageNetwork):
     growth: Count = 32
     stem_stride: Count = 1
 
-    @nn.compact
-    def __call__(self, x, *, train=False, mask=None):
-        """Logits float32 [examples, classes] of x."""
+    def _features(self, x, train, mask):
 
         def normalised(y):
             return nn.relu(BatchNorm(axis_name=self.axis_name, dtype=self.dtype)(y, train=train, mask=mask))
@@ -135,7 +121,7 @@ class DenseNet(ImageNetwork):
                 y = conv(normalised(x), 4 * self.growth, 1, dtype=self.dtype)
                 y = conv(normalised(y), self.growth, 3, dtype=self.dtype)
                 x = jnp.concatenate([x, y], axis=-1)
-        return Classifier(self.num_classes)(normalised(x))
+        return normalised(x)
 
 
 # (expansion, width, stride of the first block) of each stage; the strides of small images
@@ -147,10 +133,7 @@ class InvertedResidual(Block):
 
     expansion: int = 6
 
-    @nn.compact
-    def __call__(self, x, *, train, mask):
-        """Features of the same height and width divided by the stride."""
-        layer = conv_norms(self, train=train, mask=mask)
+    def _layers(self, x, layer):
         inner = self.expansion * x.shape[-1]
         y = nn.relu6(layer(nn.relu6(layer(x, inner, 1)), inner, 3, self.stride, inner))
         y = layer(y, self.width, 1)
@@ -171,13 +154,11 @@ class MobileNetV2(ImageNetwork):
     blocks: Annotated[Counts, Meta(max_length=len(STAGES))] = (1, 2, 3, 4, 3, 3, 1)
     stem_stride: Count = 1
 
-    @nn.compact
-    def __call__(self, x, *, train=False, mask=None):
-        """Logits float32 [examples, classes] of x."""
+    def _features(self, x, train, mask):
         layer = conv_norms(self, train=train, mask=mask)
         x = nn.relu6(layer(x, 32, stride=self.stem_stride))
         for (expansion, width, first_stride), blocks in zip(STAGES, self.blocks, strict=False):
             for stride in (first_stride, *[1] * (blocks - 1)):
                 block = InvertedResidual(width, stride, self.axis_name, self.dtype, expansion)
                 x = block(x, train=train, mask=mask)
-        return Classifier(self.num_classes)(nn.relu6(layer(x, 1280, 1)))
+        return nn.relu6(layer(x, 1280, 1))

@@ -1,6 +1,6 @@
 """Layers that the networks share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -36,6 +36,11 @@ class ImageNetwork(Network):
 
     axis_name: str | None = None
 
+    @nn.compact
+    def __call__(self, x, *, train=False, mask=None):
+        """Logits float32 [examples, classes] of x."""
+        return Classifier(self.num_classes)(self._features(x, train, mask))
+
 
 class Block(nn.Module):
     """What blocks of convolutions share."""
@@ -44,6 +49,11 @@ class Block(nn.Module):
     stride: int = 1
     axis_name: str | None = None
     dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Features of the same height and width divided by the stride."""
+        return self._layers(x, conv_norms(self, train=train, mask=mask))
 
 
 def word_init(key: Array, shape: tuple[int, int], dtype: Any) -> Array:
@@ -168,7 +178,7 @@ def conv(x: Array, width: int, kernel: int, *, stride: int = 1, groups: int = 1,
     return layer(_behind_barrier(x))
 
 
-def _depthwise(x: Array, kernel: Array, strides: Sequence[int], padding: Any, **options: Any) -> Array:
+def _depthwise(x, kernel, strides, padding, **options):
     """A convolution of each channel by itself: on a CPU the sum of shifted products, else XLA's own.
 
     The same sum in another order. XLA's on CPUs takes 6 to 10 times as long, gradient included; on TPUs the shifted

@@ -182,14 +182,14 @@ def _gap(target, logits, inverse_temperature):
 
 
 @cache
-def _lattice(num_classes: int, steps: int, spread: float) -> np.ndarray:
+def _lattice(num_classes, steps, spread):
     """[points, classes]: sorted logits from 0 down to -spread. Order and a common shift change neither map."""
     levels = spread / steps * np.arange(steps + 1)
     rows = np.array(list(combinations_with_replacement(levels, num_classes - 1)))
     return np.concatenate([np.zeros((len(rows), 1)), -rows], axis=1).astype(np.float32)
 
 
-def _checked(gamma: Scalar, num_classes: int, steps: int | None, spread: float) -> tuple[Array, np.ndarray]:
+def _checked(gamma, num_classes, steps, spread):
     """Gamma as an array, and the lattice of logits."""
     checks.check_choice("num_classes", num_classes, tuple(STEPS))
     checks.check_above("gamma", checks.number_array("gamma", gamma, ()), -1)

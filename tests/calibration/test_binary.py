@@ -9,15 +9,16 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from focalgeo import calibration
+from focalgeo import calibration, types
 from focalgeo.calibration import METHODS, METRICS, fit
 from focalgeo.types import InputError
 
 LOGISTIC = ("platt_scaling", "beta_calibration", "quadratic_scaling")
-OF_CLASS_ONE = (
-    *("auroc", "binary_brier", "rms_calibration_error", "adaptive_rms_calibration_error", "ici"),
-    *("calibration_slope", "calibration_intercept", "spiegelhalter_z"),
-)
+OF_CLASS_ONE = ("rms_calibration_error", "adaptive_rms_calibration_error", "ici", *types.OF_CLASS_ONE)
+
+
+def log_probs_of(p):
+    return np.log(np.stack([1 - p, p], axis=1)).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", [*OF_CLASS_ONE, "binary_ece", "binary_reliability"])
@@ -147,7 +148,7 @@ def test_a_class_without_an_example_leaves_the_methods_of_two_out():
 def test_metrics_are_scikit_learns_and_the_formulas_in_float64(scale, digits):
     logits, labels = drawn(1500, scale=scale)
     p = np.clip(np.round(expit(log_odds_of(logits)), digits), 0.01, 0.99)
-    s, log_probs = np.log(p / (1 - p)), np.log(np.stack([1 - p, p], axis=1)).astype(np.float32)
+    s, log_probs = np.log(p / (1 - p)), log_probs_of(p)
     measured = {name: float(jax.jit(METRICS[name].function)(log_probs, labels)) for name in OF_CLASS_ONE}
     bins = np.ceil(15 * p - 1e-6).astype(int)
     gaps = [(bins == b).mean() * (p[bins == b].mean() - labels[bins == b].mean()) ** 2 for b in np.unique(bins)]
@@ -184,7 +185,7 @@ def test_ici_is_loess_with_a_far_value_too():
     generator = np.random.default_rng(0)
     p = np.append(generator.uniform(0.2, 0.21, 399), 0.9)
     labels = (generator.uniform(size=400) < p).astype(np.int32)
-    log_probs = np.log(np.stack([1 - p, p], axis=1)).astype(np.float32)
+    log_probs = log_probs_of(p)
     p = np.exp(log_probs[:, 1].astype(np.float64))
     np.testing.assert_allclose(
         float(calibration.ici(log_probs, labels)), np.mean(np.abs(p - loess(p, labels))), atol=1e-3
@@ -249,7 +250,7 @@ def test_calibrated_probabilities_have_slope_one_and_a_standard_normal_z():
     metric = jax.jit(lambda *of: [METRICS[name].function(*of) for name in OF_CLASS_ONE[-3:]])
     for _ in range(300):
         p = generator.beta(1, 2, 500)
-        log_probs = np.log(np.stack([1 - p, p], axis=1)).astype(np.float32)
+        log_probs = log_probs_of(p)
         values.append(metric(log_probs, (generator.uniform(size=500) < p).astype(np.int32)))
     slope, intercept, z = np.float64(values).T
     assert abs(slope.mean() - 1) < 0.03

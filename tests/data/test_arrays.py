@@ -59,13 +59,12 @@ def test_features_are_standardised_by_train_as_scikit_learn_does(saved):
 def test_own_splits_stay_and_classes_are_train_s_names_in_order(saved):
     x, y = drawn()
     names = np.array(["bee", "ant", "cat", "dog"])[y]
-    data = load_dataset(saved(x=x, y=names, x_val=x[:5], y_val=names[:5], x_test=x[5:9], y_test=names[5:9]))
+    others = {"x_val": x[:5], "y_val": names[:5], "x_test": x[5:9], "y_test": names[5:9]}
+    data = load_dataset(saved(x=x, y=names, **others))
     assert data.class_names == ("ant", "bee", "cat", "dog")
     assert [len(split.y) for split in data[1:4]] == [40, 5, 4]
     assert_array_equal(np.array(data.class_names)[data.test.y], names[5:9])
-    of_keras = load_dataset(saved(x_train=x, y_train=names, x_val=x[:5], y_val=names[:5], x_test=x[5:9],
-                                  y_test=names[5:9]))  # fmt: skip
-    assert_same(data, of_keras)
+    assert_same(data, load_dataset(saved(x_train=x, y_train=names, **others)))
 
 
 def test_whole_numbers_are_classes_in_their_own_order(saved):

@@ -68,18 +68,6 @@ def convolve(x, kernel, stride=1, padding=None, groups=1):
     return out
 
 
-def depthwise(x, kernel, stride):
-    """`convolve` with a group for each channel."""
-    size, pad = kernel.shape[0], kernel.shape[0] // 2
-    x = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-    height, width = ((length - size) // stride + 1 for length in x.shape[1:3])
-    return sum(
-        x[:, row : row + stride * height : stride, column : column + stride * width : stride] * kernel[row, column, 0]
-        for row in range(size)
-        for column in range(size)
-    )
-
-
 def pooled(x, size, reduce):
     """`reduce` over windows of size x size; a last window that is not full is kept by `max`, dropped by `mean`."""
     rows, columns = x.shape[1:3]
@@ -108,7 +96,7 @@ def conv_norm(weights, x, train, mask, stride=1, groups=1):
     """A convolution without bias, then batch norm."""
     own = weights.inner("ConvNorm")
     kernel = own.take("Conv")[1]["kernel"]
-    x = depthwise(x, kernel, stride) if groups > 1 else convolve(x, kernel, stride)
+    x = convolve(x, kernel, stride, groups=groups)
     return batch_norm(own, x, train, mask)
 
 

@@ -17,8 +17,8 @@ from jaxtyping import Float, Shaped
 from focalgeo import checks
 from focalgeo.calibration.fits import fast_search
 from focalgeo.calibration.maps import focal_temperature_scaling
-from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, Scalar, Weights, adaptive_ece_of
-from focalgeo.calibration.metrics.top_label import ece, nll
+from focalgeo.calibration.metrics.binning import Labels, Logits, Mask, Scalar, Weights
+from focalgeo.calibration.metrics.top_label import adaptive_ece, ece, nll
 from focalgeo.types import MOST_PAIRS, Array, InputError
 
 GAMMAS = (0.0, -0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)  # temperature scaling before the paper's nine
@@ -117,8 +117,7 @@ def _at_points(logits, labels, weight, gammas, temperatures, *, num_bins, by_ran
 
     def at_point(point):
         examples = checks.Examples(focal_temperature_scaling(logits, *point), labels, weight)
-        binned = adaptive_ece_of(examples, num_bins) if by_rank else ece.summed(num_bins=num_bins).of(examples)
-        return binned, nll.summed().of(examples)
+        return (adaptive_ece if by_rank else ece).of(num_bins=num_bins)(examples), nll.of()(examples)
 
     numbers = logits.shape[0] * max(logits.shape[1], num_bins)
     return jax.lax.map(at_point, (gammas, temperatures), batch_size=max(TABLE_NUMBERS // numbers, 1))

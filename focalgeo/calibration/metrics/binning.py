@@ -62,21 +62,24 @@ class Summed(NamedTuple):
     value: Callable[..., PyTree]  # of these sums
     soft: bool = False  # whether labels may be shares of the classes
 
-    def of(self, examples: checks.Examples) -> PyTree:
+    def __call__(self, examples: checks.Examples) -> PyTree:
         """The metric of examples that have been checked."""
         return self.value(*self.sums(examples))
 
 
-def summed_metric(body: Callable) -> Callable:
-    """The metric that the body returns as a `Summed`: taken of all examples here, and of parts by `streaming`."""
+def metric(body: Callable) -> Callable[..., Any]:
+    """The metric, with `mask` and `weights`, whose body returns it as a function of examples that have been checked.
 
-    @functools.wraps(body)
-    def metric(log_probs, labels, *arguments, mask=None, weights=None, **options):
-        summed = body(log_probs, labels, *arguments, **options)
-        return summed.of(checks.examples(log_probs, labels, mask, weights, soft=summed.soft))
+    That function is the metric's `of`, by its keyword arguments. Where it is a `Summed`, `streaming` takes it of parts.
+    """
 
-    metric.summed = functools.partial(body, None, None)  # what is summed does not depend on the examples
-    return metric
+    def taken(log_probs, labels, *arguments, mask=None, weights=None, **options):
+        of = body(log_probs, labels, *arguments, **options)
+        return of(checks.examples(log_probs, labels, mask, weights, soft=getattr(of, "soft", False)))
+
+    checks.take_counts(taken, body)
+    taken.of = functools.partial(body, None, None)  # it does not depend on the examples
+    return taken
 
 
 def top_label(examples: checks.Examples) -> Events:
@@ -85,9 +88,8 @@ def top_label(examples: checks.Examples) -> Events:
     return Events(jnp.exp(jnp.max(examples.rows, axis=-1)), predicted == examples.labels, examples.weight)
 
 
-def adaptive_reliability(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Reliability:
+@metric
+def adaptive_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Reliability:
     """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal count, by rank of confidence.
 
     With N examples the first N mod M bins hold one more than the rest. Confidences within 5e-7 of that at a cut count
@@ -101,8 +103,7 @@ def adaptive_reliability(
         >>> print(bins.count, np.asarray(bins.confidence).round(4), np.asarray(bins.accuracy).round(4))
         [2. 2.] [0.5675 0.7545] [0. 1.]
     """
-    examples = checks.examples(log_probs, labels, mask, weights, num_bins=num_bins)
-    return named_empty(equal_mass(*top_label(examples), num_bins))
+    return of_equal_mass(top_label, num_bins, named_empty)
 
 
 def named_empty(bins: Reliability) -> Reliability:
@@ -237,6 +238,12 @@ def of_bins(events: EventsOf, num_bins: int, value: Callable[[Reliability], PyTr
     return Summed(lambda examples: bin_sums(events(examples), num_bins), lambda *sums: value(bins_of(*sums)))
 
 
+def of_equal_mass(events: EventsOf, num_bins: int, value: Callable[[Reliability], PyTree]) -> Any:
+    """As `of_bins`, of the bins of `equal_mass`: a function of all examples at once."""
+    checks.check_bins(num_bins)
+    return lambda examples: value(equal_mass(*events(examples), num_bins))
+
+
 def gap_of_residuals(residuals: Array, total: Scalar) -> Scalar:
     """The ECE of `residual_sums` and of the number of examples."""
     return jnp.sum(jnp.abs(residuals)) / total
@@ -249,10 +256,8 @@ def ece_of(events: EventsOf, num_bins: int) -> Any:
     return Summed(sums, gap_of_residuals)
 
 
-@summed_metric
-def reliability(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Reliability:
+@metric
+def reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Reliability:
     """Mean confidence and accuracy of the predicted class in `num_bins` bins of equal width, ((i-1)/M, i/M].
 
     Args:
@@ -271,12 +276,6 @@ def reliability(
         [0. 3. 1.] [   nan 0.6001 0.8438] [   nan 0.3333 1.    ]
     """
     return of_bins(top_label, num_bins, named_empty)
-
-
-def adaptive_ece_of(examples: checks.Examples, num_bins: int) -> Scalar:
-    """`adaptive_ece` of examples that have been checked."""
-    bins = equal_mass(*top_label(examples), num_bins)
-    return bin_mean(bins, gap(bins))
 
 
 def by_log_odds(log_odds: Numbers, correct: Bool[Array, " examples"], weight: Numbers) -> Events:

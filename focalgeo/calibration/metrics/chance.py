@@ -3,7 +3,6 @@
 Labels are drawn from the probabilities themselves, so that the null hypothesis holds exactly. On the host.
 """
 
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -143,7 +142,7 @@ def _ece(num_bins):
     return of
 
 
-def _drawn(of: Callable, confidence: Array, num_draws: int, seed: int) -> Iterator[Array]:
+def _drawn(of, confidence, num_draws, seed):
     """The statistic of labels drawn from the confidences, in parts that fit into memory."""
     checks.count("num_draws", num_draws, 1, _MOST_DRAWS)
     generator = np.random.default_rng(checks.count("seed", seed, 0))

@@ -62,7 +62,7 @@ def make(names: Iterable[str], num_classes: int, num_bins: int = 15) -> Streamin
         if not entry.summed:
             mend = "give all to calibration.all_metrics, or stream ece or smooth_ece"
             raise InputError(f"metrics: {name} orders or fits all examples at once, which no sums hold: {mend}")
-        summed[name] = entry.summed(**entry.options(num_bins))
+        summed[name] = entry.function.of(**entry.options(num_bins))
 
     def sums(examples):
         return ravel_pytree({name: metric.sums(examples) for name, metric in summed.items()})

@@ -1,15 +1,16 @@
 """METRICS: the table of all metrics, with their titles, units and ranges."""
 
+import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from focalgeo import checks
 from focalgeo.calibration.metrics import two_classes
-from focalgeo.calibration.metrics.binning import Labels, LogProbs, Mask, Scalar, Summed, Weights
+from focalgeo.calibration.metrics.binning import Labels, LogProbs, Mask, Scalar, Summed, Weights, metric
 from focalgeo.calibration.metrics.top_label import (
     accuracy,
     adaptive_ece,
@@ -54,22 +55,21 @@ class MetricEntry(NamedTuple):
         return {"num_bins": num_bins} if self.binned else {}
 
     @property
-    def summed(self) -> Callable[..., Summed] | None:
-        """By its keyword arguments the function of sums that it is, where it is one."""
-        return getattr(self.function, "summed", None)
+    def summed(self) -> bool:
+        """Whether it is a function of sums over the examples."""
+        return hasattr(self.function, "of") and isinstance(self.function.of(), Summed)
 
 
 def _part(name, whole, field):
     """One field of what a metric returns, as a metric."""
 
-    def part(log_probs, labels, **options):
-        return getattr(whole(log_probs, labels, **options), field)
-
-    def summed(**options):
-        sums, value, soft = whole.summed(**options)
+    @metric
+    @functools.wraps(whole)
+    def part(*_, **options):
+        sums, value, soft = whole.of(**options)
         return Summed(sums, lambda *totals: getattr(value(*totals), field), soft)
 
-    part.__name__, part.__wrapped__, part.summed = name, whole, summed
+    part.__name__ = name
     return part
 
 
@@ -149,23 +149,9 @@ def all_metrics(
         >>> {name: round(float(value), 4) for name, value in found.items()}
         {'accuracy': 0.5, 'ece': 0.2391, 'adaptive_ece': 0.4065, 'nll': 0.8055, 'brier': 0.4991}
     """
-    entries = metric_entries(names)
-    return metrics_of(log_probs, labels, mask=mask, weights=weights, entries=entries, num_bins=num_bins)
-
-
-def metrics_of(
-    log_probs: LogProbs,
-    labels: Labels,
-    *,
-    mask: Mask = None,
-    weights: Weights,
-    entries: Mapping[str, MetricEntry],
-    num_bins: int,
-) -> dict[str, Scalar]:
-    """The metrics of these entries by name."""
     return {
         name: entry.function(log_probs, labels, mask=mask, weights=weights, **entry.options(num_bins))
-        for name, entry in entries.items()
+        for name, entry in metric_entries(names).items()
     }
 
 

@@ -17,8 +17,31 @@ import jax
 import jax.numpy as jnp
 
 from focalgeo import checks
-from focalgeo.calibration.metrics import binning
-from focalgeo.calibration.metrics.binning import Labels, LogProbs, Mask, Scalar, SoftLabels, Summed, Weights
+from focalgeo.calibration.metrics.binning import (
+    Events,
+    Labels,
+    LogProbs,
+    Scalar,
+    SoftLabels,
+    Summed,
+    area,
+    bin_mean,
+    bin_sums,
+    bins_of,
+    ece_of,
+    gap,
+    gap_of_residuals,
+    mean_of,
+    metric,
+    of_bins,
+    of_equal_mass,
+    of_label,
+    ranked,
+    residual_sums,
+    top_by_log_odds,
+    top_label,
+    weighted_sums,
+)
 from focalgeo.calibration.newton import bisection
 from focalgeo.types import ON_EDGE
 
@@ -26,10 +49,8 @@ _CELLS = 2048  # of [0, 1]; a mirrored copy makes it a circle of length 2, on wh
 _HALVINGS = 24  # of [0, 1], in the search for the width: to 6e-8
 
 
-@binning.summed_metric
-def ece(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+@metric
+def ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """Expected calibration error sum_i (n_i / N) |accuracy_i - confidence_i| of the predicted class, as a fraction.
 
     Bins have equal width and are closed on the right, see `reliability`. It is piecewise constant in a temperature: no
@@ -41,12 +62,11 @@ def ece(
         >>> round(float(calibration.ece(log_probs, labels, num_bins=3)), 4)
         0.2391
     """
-    return binning.ece_of(binning.top_label, num_bins)
+    return ece_of(top_label, num_bins)
 
 
-def adaptive_ece(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+@metric
+def adaptive_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """Equal-mass ECE: as `ece`, over bins that hold equally many examples, see `adaptive_reliability`.
 
     Source: Mukhoti et al., ICLR 2020 submission, Eq. 3, by rank: no example is dropped, as their published code does.
@@ -55,14 +75,11 @@ def adaptive_ece(
         >>> round(float(calibration.adaptive_ece(log_probs, labels, num_bins=2)), 4)
         0.4065
     """
-    examples = checks.examples(log_probs, labels, mask, weights, num_bins=num_bins)
-    return binning.adaptive_ece_of(examples, num_bins)
+    return of_equal_mass(top_label, num_bins, lambda bins: bin_mean(bins, gap(bins)))
 
 
-@binning.summed_metric
-def mce(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+@metric
+def mce(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """Maximum calibration error max_i |accuracy_i - confidence_i| over the equal-width bins that are not empty.
 
     Source: Mukhoti et al., ICLR 2020 submission, Eq. 2.
@@ -71,24 +88,22 @@ def mce(
         >>> round(float(calibration.mce(log_probs, labels, num_bins=3)), 4)
         0.2668
     """
-    return binning.of_bins(
-        binning.top_label,
+    return of_bins(
+        top_label,
         num_bins,
-        lambda bins: jnp.where(jnp.sum(bins.count) > 0, jnp.max(binning.gap(bins)), jnp.nan),
+        lambda bins: jnp.where(jnp.sum(bins.count) > 0, jnp.max(gap(bins)), jnp.nan),
     )
 
 
 def _of_classes(statistic, examples):
     """A statistic of the events that the label is k, for each class k."""
     classes = jnp.arange(examples.rows.shape[-1], dtype=jnp.int32)
-    events = lambda log_p, k: binning.Events(jnp.exp(log_p), examples.labels == k, examples.weight)  # noqa: E731
+    events = lambda log_p, k: Events(jnp.exp(log_p), examples.labels == k, examples.weight)  # noqa: E731
     return jax.lax.map(lambda column: statistic(events(*column)), (examples.rows.T, classes))
 
 
-@binning.summed_metric
-def classwise_ece(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+@metric
+def classwise_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """Mean over classes of the ECE of p_k as a prediction of "the label is k", with equal-width bins.
 
     A class that no label has still counts, and so does p_k = 0 (the published code drops both).
@@ -100,14 +115,14 @@ def classwise_ece(
     checks.check_bins(num_bins)
 
     def sums(examples):
-        residuals = _of_classes(lambda events: binning.residual_sums(*events, num_bins), examples)
+        residuals = _of_classes(lambda events: residual_sums(*events, num_bins), examples)
         return residuals, len(residuals) * jnp.sum(examples.weight)
 
-    return Summed(sums, binning.gap_of_residuals)
+    return Summed(sums, gap_of_residuals)
 
 
-@binning.summed_metric
-def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+@metric
+def nll(log_probs: LogProbs, labels: SoftLabels) -> Scalar:
     """Mean negative log-likelihood -log p_y in nats, not clipped: infinite if p_y is 0.
 
     For soft labels q [examples, classes], rows that sum to 1, it is -sum_k q_k log p_k.
@@ -118,7 +133,7 @@ def nll(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None, weights: 
         >>> round(float(calibration.nll(log_probs, labels, weights=np.float32([1, 1, 2, 0]))), 4)
         0.7345
     """
-    return binning.mean_of(lambda examples: -binning.of_label(examples.rows, examples.labels), soft=True)
+    return mean_of(lambda examples: -of_label(examples.rows, examples.labels), soft=True)
 
 
 def _squared_error(examples):
@@ -131,8 +146,8 @@ def _squared_error(examples):
     return jnp.sum(error**2, axis=-1)
 
 
-@binning.summed_metric
-def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+@metric
+def brier(log_probs: LogProbs, labels: SoftLabels) -> Scalar:
     """Brier score sum_k (p_k - [k = y])^2, summed over classes and averaged over examples: 0 to 2.
 
     For two classes scikit-learn's brier_score_loss is half of it, see `binary_brier`; for more classes it is the same.
@@ -143,18 +158,18 @@ def brier(log_probs: LogProbs, labels: SoftLabels, *, mask: Mask = None, weights
         >>> round(float(calibration.brier(log_probs, labels)), 4)
         0.4991
     """
-    return binning.mean_of(_squared_error, soft=True)
+    return mean_of(_squared_error, soft=True)
 
 
-@binning.summed_metric
-def accuracy(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+@metric
+def accuracy(log_probs: LogProbs, labels: Labels) -> Scalar:
     """Share of examples whose most probable class is the label, 0 to 1; of tied classes the first is predicted.
 
     Example:
         >>> round(float(calibration.accuracy(log_probs, labels)), 4)
         0.5
     """
-    return binning.mean_of(lambda examples: binning.top_label(examples).correct.astype(examples.weight.dtype))
+    return mean_of(lambda examples: top_label(examples).correct.astype(examples.weight.dtype))
 
 
 class HighConfidence(NamedTuple):
@@ -164,10 +179,8 @@ class HighConfidence(NamedTuple):
     accuracy: Scalar  # share of them that is right; NaN if there is none
 
 
-@binning.summed_metric
-def high_confidence(
-    log_probs: LogProbs, labels: Labels, threshold: float = 0.99, *, mask: Mask = None, weights: Weights = None
-) -> HighConfidence:
+@metric
+def high_confidence(log_probs: LogProbs, labels: Labels, threshold: float = 0.99) -> HighConfidence:
     """Share of examples whose confidence is `threshold`, 0 to 1, or more, to 1e-6, and their accuracy.
 
     Source: Mukhoti et al., ICLR 2020 submission, Table 6 (|S99|).
@@ -180,15 +193,15 @@ def high_confidence(
     checks.check_interval("threshold", threshold, 0, 1)
 
     def sums(examples):
-        confidence, correct, weight = binning.top_label(examples)
+        confidence, correct, weight = top_label(examples)
         sure = jnp.where(confidence >= threshold - ON_EDGE, weight, 0)
         return jnp.sum(jnp.where(correct, sure, 0)), jnp.sum(sure), jnp.sum(weight)
 
     return Summed(sums, lambda right, sure, total: HighConfidence(sure / total, right / sure))
 
 
-@binning.summed_metric
-def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+@metric
+def smooth_ece(log_probs: LogProbs, labels: Labels) -> Scalar:
     """Smooth ECE of the predicted class: integral over t in [0, 1] of |mean_i K_s(t, p_i) (y_i - p_i)|, as a fraction.
 
     K_s is the Gaussian density of width s, reflected at 0 and 1, and s is the one width at which the integral equals s:
@@ -206,7 +219,7 @@ def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weight
     """
 
     def sums(examples):
-        p, correct, weight = binning.top_label(examples)
+        p, correct, weight = top_label(examples)
         counted = weight > 0
         residual = jnp.where(counted, weight * (correct.astype(p.dtype) - p), 0)
         position = jnp.where(counted, jnp.clip(p, 0, 1), 0) * _CELLS
@@ -233,9 +246,8 @@ def smooth_ece(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weight
     return Summed(sums, smoothed)
 
 
-def debiased_ece(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+@metric
+def debiased_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """Root of `debiased_squared_ece`, 0 where that is negative: a root mean square over bins, as a fraction.
 
     It estimates the L2 calibration error, which is never below the L1 error that `ece` estimates: do not compare the
@@ -249,14 +261,16 @@ def debiased_ece(
         >>> round(float(calibration.debiased_ece(log_probs, labels, num_bins=2)), 4)
         0.4372
     """
-    return jnp.sqrt(
-        jnp.maximum(debiased_squared_ece(log_probs, labels, num_bins=num_bins, mask=mask, weights=weights), 0)
-    )
+    return of_equal_mass(top_label, num_bins, lambda bins: jnp.sqrt(jnp.maximum(_debiased(bins), 0)))
 
 
-def debiased_squared_ece(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+def _debiased(bins):
+    variance = bins.accuracy * (1 - bins.accuracy) / jnp.maximum(bins.count - 1, 1)
+    return bin_mean(bins, jnp.where(bins.count > 1, gap(bins) ** 2 - variance, 0))
+
+
+@metric
+def debiased_squared_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """Squared L2 calibration error sum_i (n_i / N) [(a_i - c_i)^2 - a_i (1 - a_i) / (n_i - 1)], may be negative.
 
     Bins hold equally many examples, see `adaptive_reliability`; a_i and c_i are a bin's accuracy and mean confidence.
@@ -270,16 +284,11 @@ def debiased_squared_ece(
         >>> round(float(calibration.debiased_squared_ece(log_probs, labels, num_bins=2)), 4)
         0.1912
     """
-    examples = checks.examples(log_probs, labels, mask, weights, num_bins=num_bins)
-    bins = binning.equal_mass(*binning.top_label(examples), num_bins)
-    variance = bins.accuracy * (1 - bins.accuracy) / jnp.maximum(bins.count - 1, 1)
-    return binning.bin_mean(bins, jnp.where(bins.count > 1, binning.gap(bins) ** 2 - variance, 0))
+    return of_equal_mass(top_label, num_bins, _debiased)
 
 
-@binning.summed_metric
-def overconfidence(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+@metric
+def overconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """Sum over bins of (n_i / N) max(confidence_i - accuracy_i, 0): the part of `ece` from overconfident bins.
 
     Overconfidence plus underconfidence is `ece`; overconfidence minus underconfidence is mean confidence minus
@@ -290,27 +299,25 @@ def overconfidence(
         >>> round(float(calibration.overconfidence(log_probs, labels, num_bins=3)), 4)
         0.2001
     """
-    return binning.of_bins(
-        binning.top_label,
+    return of_bins(
+        top_label,
         num_bins,
-        lambda bins: binning.bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0)),
+        lambda bins: bin_mean(bins, jnp.maximum(bins.confidence - bins.accuracy, 0)),
     )
 
 
-@binning.summed_metric
-def underconfidence(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+@metric
+def underconfidence(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """Sum over bins of (n_i / N) max(accuracy_i - confidence_i, 0): the rest of `ece`, see `overconfidence`.
 
     Example:
         >>> round(float(calibration.underconfidence(log_probs, labels, num_bins=3)), 4)
         0.0391
     """
-    return binning.of_bins(
-        binning.top_label,
+    return of_bins(
+        top_label,
         num_bins,
-        lambda bins: binning.bin_mean(bins, jnp.maximum(bins.accuracy - bins.confidence, 0)),
+        lambda bins: bin_mean(bins, jnp.maximum(bins.accuracy - bins.confidence, 0)),
     )
 
 
@@ -322,10 +329,8 @@ class BrierSplit(NamedTuple):
     within_bin: Scalar  # mean over bins of Var(p) - 2 Cov(p, outcome) inside the bin; of any sign
 
 
-@binning.summed_metric
-def brier_split(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> BrierSplit:
+@metric
+def brier_split(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> BrierSplit:
     """The Brier score as calibration + refinement + within-bin part, each summed over classes.
 
     For each class k the probabilities p_k fall into equal-width bins, see `reliability`, and in a bin p = mean + a,
@@ -346,19 +351,20 @@ def brier_split(
     checks.check_bins(num_bins)
 
     def sums(examples):
-        class_bins = _of_classes(lambda events: binning.bin_sums(events, num_bins), examples)
-        return *binning.weighted_sums(_squared_error(examples), examples.weight), *class_bins
+        class_bins = _of_classes(lambda events: bin_sums(events, num_bins), examples)
+        return *weighted_sums(_squared_error(examples), examples.weight), *class_bins
 
     def parts(error, total, *class_bins):
-        bins = binning.bins_of(*class_bins)
-        calibration = jnp.sum(bins.count * binning.gap(bins) ** 2) / total
+        bins = bins_of(*class_bins)
+        calibration = jnp.sum(bins.count * gap(bins) ** 2) / total
         refinement = jnp.sum(bins.count * bins.accuracy * (1 - bins.accuracy)) / total
         return BrierSplit(calibration, refinement, error / total - calibration - refinement)
 
     return Summed(sums, parts)
 
 
-def confidence_auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+@metric
+def confidence_auroc(log_probs: LogProbs, labels: Labels) -> Scalar:
     """Area under the ROC curve of confidence as a test of whether the prediction is right, 0 to 1.
 
     It is the probability that a right prediction has a larger confidence than a wrong one, a tie counted as half: 0.5
@@ -373,10 +379,11 @@ def confidence_auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, 
         >>> round(float(calibration.confidence_auroc(log_probs, labels)), 4)
         1.0
     """
-    return binning.area(binning.top_by_log_odds(checks.examples(log_probs, labels, mask, weights)))
+    return lambda examples: area(top_by_log_odds(examples))
 
 
-def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+@metric
+def aurc(log_probs: LogProbs, labels: Labels) -> Scalar:
     """Area under the risk-coverage curve (1 / N) sum_i risk(c_i), as a fraction; the smaller the better.
 
     risk(c) is the share of wrong predictions among the examples with a confidence of c or more. So examples of equal
@@ -390,8 +397,11 @@ def aurc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Wei
         >>> round(float(calibration.aurc(log_probs, labels)), 4)
         0.2083
     """
-    examples = checks.examples(log_probs, labels, mask, weights)
-    right, wrong, first, _ = binning.ranked(binning.top_by_log_odds(examples))
-    count = right + wrong
-    accepted, failed = (jnp.cumsum(counts[::-1])[::-1][first] for counts in (count, wrong))
-    return jnp.sum(count * jnp.where(count == 0, 0, failed / accepted)) / jnp.sum(count)
+
+    def of(examples):
+        right, wrong, first, _ = ranked(top_by_log_odds(examples))
+        count = right + wrong
+        accepted, failed = (jnp.cumsum(counts[::-1])[::-1][first] for counts in (count, wrong))
+        return jnp.sum(count * jnp.where(count == 0, 0, failed / accepted)) / jnp.sum(count)
+
+    return of

@@ -18,21 +18,19 @@ from focalgeo.calibration.metrics.binning import (
     SURE,
     Events,
     Labels,
-    Mask,
     Reliability,
     Scalar,
     Summed,
-    Weights,
     area,
     bin_mean,
     by_log_odds,
     ece_of,
-    equal_mass,
     gap,
     mean_of,
+    metric,
     named_empty,
     of_bins,
-    summed_metric,
+    of_equal_mass,
     weighted_mean,
     weighted_sums,
 )
@@ -48,17 +46,18 @@ _GAIN, _SMALLEST, _MOST_STEPS = 1e-8, 1e-4, 100
 _SETTLED = 0.01  # of 1 and the larger of slope and intercept: a longer Newton step says that there is no least NLL
 
 
-def _of_p(metric):
-    """The metric, which takes P(1) [examples] too."""
+def _of_p(body):
+    """The metric of the body, which takes P(1) [examples] too."""
+    of_rows = metric(body)
 
-    @wraps(metric)
+    @wraps(of_rows)
     def taken(log_probs, *arguments, **options):
         if np.ndim(log_probs) == 1:
             for counts in (options.get("mask"), options.get("weights")):
                 if np.shape(counts) == np.shape(log_probs):  # what does not count may be any number
                     log_probs = (jnp if checks.is_traced(log_probs, counts) else np).where(counts, log_probs, 0.5)
             log_probs = as_logits(None, log_probs)
-        return metric(log_probs, *arguments, **options)
+        return of_rows(log_probs, *arguments, **options)
 
     return taken
 
@@ -71,8 +70,7 @@ def class_one(examples: checks.Examples) -> Events:
 
 
 @_of_p
-@summed_metric
-def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+def binary_brier(log_probs: LogProbs, labels: Labels) -> Scalar:
     """Mean of (P(1) - y)^2, 0 to 1: half of `brier`.
 
     Source: Brier, Monthly Weather Review 78 (1950); halved, as scikit-learn's brier_score_loss.
@@ -90,10 +88,7 @@ def binary_brier(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weig
 
 
 @_of_p
-@summed_metric
-def rms_calibration_error(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+def rms_calibration_error(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """Root of sum_i (n_i / N) (share of label 1 - mean P(1))^2 over the bins of `binary_ece`, as a fraction.
 
     Source: Nguyen & O'Connor, EMNLP 2015, with bins of equal width.
@@ -102,13 +97,15 @@ def rms_calibration_error(
         >>> round(float(calibration.rms_calibration_error(two_classes, outcomes, num_bins=2)), 4)
         0.1179
     """
-    return of_bins(class_one, num_bins, lambda bins: jnp.sqrt(bin_mean(bins, gap(bins) ** 2)))
+    return of_bins(class_one, num_bins, _rms)
+
+
+def _rms(bins):
+    return jnp.sqrt(bin_mean(bins, gap(bins) ** 2))
 
 
 @_of_p
-def adaptive_rms_calibration_error(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+def adaptive_rms_calibration_error(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """`rms_calibration_error` over bins of equal count of P(1), those of `adaptive_reliability`, as a fraction.
 
     Benchmarks of stated confidence take it: P(1) is the confidence that an answer is right, the label whether it was.
@@ -119,14 +116,11 @@ def adaptive_rms_calibration_error(
         >>> round(float(calibration.adaptive_rms_calibration_error(two_classes, outcomes, num_bins=2)), 4)
         0.1179
     """
-    examples = checks.examples(log_probs, labels, mask, weights, num_bins=num_bins)
-    bins = equal_mass(*class_one(examples), num_bins)
-    return jnp.sqrt(bin_mean(bins, gap(bins) ** 2))
+    return of_equal_mass(class_one, num_bins, _rms)
 
 
 @_of_p
-@summed_metric
-def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+def spiegelhalter_z(log_probs: LogProbs, labels: Labels) -> Scalar:
     """Sum of (y - p)(1 - 2p) over the root of the sum of (1 - 2p)^2 p (1 - p), with p = P(1).
 
     Where labels are drawn from p it is standard normal for many examples: beyond 1.96 on either side p is not
@@ -152,7 +146,7 @@ def spiegelhalter_z(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, w
 
 
 @_of_p
-def calibration_slope(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+def calibration_slope(log_probs: LogProbs, labels: Labels) -> Scalar:
     """The a of the logistic regression of the label on the log-odds of P(1), sigmoid(a s + b); 1 where calibrated.
 
     Below 1 predictions are too extreme. NaN where there is no least NLL, as where a threshold parts the labels, and
@@ -164,11 +158,11 @@ def calibration_slope(log_probs: LogProbs, labels: Labels, *, mask: Mask = None,
         >>> round(float(calibration.calibration_slope(two_classes, outcomes)), 4)
         0.6144
     """
-    return _recalibrated(checks.examples(log_probs, labels, mask, weights), slope=True)
+    return partial(_recalibrated, slope=True)
 
 
 @_of_p
-def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+def calibration_intercept(log_probs: LogProbs, labels: Labels) -> Scalar:
     """Calibration in the large: the b of sigmoid(s + b) by least NLL; 0 where calibrated, above it where P(1) is low.
 
     NaN where all labels are equal, and where some P(1) is 0 or 1. Absolute error 1e-4, tested in
@@ -180,7 +174,7 @@ def calibration_intercept(log_probs: LogProbs, labels: Labels, *, mask: Mask = N
         >>> round(float(calibration.calibration_intercept(two_classes, outcomes)), 4)
         0.1051
     """
-    return _recalibrated(checks.examples(log_probs, labels, mask, weights), slope=False)
+    return partial(_recalibrated, slope=False)
 
 
 def _recalibrated(examples, *, slope):
@@ -232,7 +226,7 @@ def _recalibrated(examples, *, slope):
 
 
 @_of_p
-def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+def ici(log_probs: LogProbs, labels: Labels) -> Scalar:
     """Integrated calibration index: mean of |P(1) - f(P(1))|, as a fraction, f the share of label 1 by loess.
 
     f is fitted as R's loess by default: by weighted least squares of degree 2 with tricube weights over the nearest 75%
@@ -245,32 +239,33 @@ def ici(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weig
         >>> round(float(calibration.ici(two_classes, outcomes)), 4)
         0.2583
     """
-    p, outcome, weight = class_one(checks.examples(log_probs, labels, mask, weights))
-    p = jnp.where(weight > 0, p, 0)
-    # Quantiles, not equidistant points: one far P(1) would leave a single point to all others.
-    order = jnp.argsort(p)
-    mass = jnp.cumsum(weight[order])
-    at = jnp.linspace(0, 1, 101, dtype=p.dtype) * mass[-1]
-    points = p[order][jnp.searchsorted(mass, jnp.maximum(at, jnp.finfo(p.dtype).tiny)).clip(max=len(p) - 1)]
 
-    def smoothed(point):
-        far = jnp.abs(p - point)
-        too_small = lambda width: weighted_mean((far <= width).astype(p.dtype), weight) < _SPAN  # noqa: E731
-        width = newton.bisection(too_small, 0 * point, 0 * point + 1, num_halvings=_HALVINGS)
-        kernel = weight * jnp.maximum(1 - (far / width) ** 3, 0) ** 3
-        line = (p - point) / width
-        powers = jnp.stack([jnp.ones_like(p), line, line**2])
-        gram, of_ones = matmul(powers * kernel[None], powers.T), matmul(powers, jnp.where(outcome, kernel, 0))
-        return cg(partial(matmul, gram), of_ones, tol=1e-6)[0][0]
+    def of(examples):
+        p, outcome, weight = class_one(examples)
+        p = jnp.where(weight > 0, p, 0)
+        # Quantiles, not equidistant points: one far P(1) would leave a single point to all others.
+        order = jnp.argsort(p)
+        mass = jnp.cumsum(weight[order])
+        at = jnp.linspace(0, 1, 101, dtype=p.dtype) * mass[-1]
+        points = p[order][jnp.searchsorted(mass, jnp.maximum(at, jnp.finfo(p.dtype).tiny)).clip(max=len(p) - 1)]
 
-    return weighted_mean(jnp.abs(p - jnp.interp(p, points, jax.lax.map(smoothed, points))), weight)
+        def smoothed(point):
+            far = jnp.abs(p - point)
+            too_small = lambda width: weighted_mean((far <= width).astype(p.dtype), weight) < _SPAN  # noqa: E731
+            width = newton.bisection(too_small, 0 * point, 0 * point + 1, num_halvings=_HALVINGS)
+            kernel = weight * jnp.maximum(1 - (far / width) ** 3, 0) ** 3
+            line = (p - point) / width
+            powers = jnp.stack([jnp.ones_like(p), line, line**2])
+            gram, of_ones = matmul(powers * kernel[None], powers.T), matmul(powers, jnp.where(outcome, kernel, 0))
+            return cg(partial(matmul, gram), of_ones, tol=1e-6)[0][0]
+
+        return weighted_mean(jnp.abs(p - jnp.interp(p, points, jax.lax.map(smoothed, points))), weight)
+
+    return of
 
 
 @_of_p
-@summed_metric
-def binary_reliability(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Reliability:
+def binary_reliability(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Reliability:
     """Reliability bins of P(class 1): as `reliability`, of the event that the label is 1.
 
     Example:
@@ -282,10 +277,7 @@ def binary_reliability(
 
 
 @_of_p
-@summed_metric
-def binary_ece(
-    log_probs: LogProbs, labels: Labels, *, num_bins: int = 15, mask: Mask = None, weights: Weights = None
-) -> Scalar:
+def binary_ece(log_probs: LogProbs, labels: Labels, *, num_bins: int = 15) -> Scalar:
     """ECE sum_i (n_i / N) |share of label 1 - mean P(class 1)| over equal-width bins of P(class 1), as a fraction.
 
     log_probs float [examples, 2], labels int [examples]; bins as `reliability`. Absolute error 1e-6, tested in
@@ -299,7 +291,7 @@ def binary_ece(
 
 
 @_of_p
-def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: Weights = None) -> Scalar:
+def auroc(log_probs: LogProbs, labels: Labels) -> Scalar:
     """Area under the ROC curve of P(class 1) as a test of whether the label is 1: as `confidence_auroc` of that event.
 
     log_probs float [examples, 2]; NaN where all labels are equal. Ranks are those of the log-odds, which keep
@@ -309,6 +301,9 @@ def auroc(log_probs: LogProbs, labels: Labels, *, mask: Mask = None, weights: We
         >>> round(float(calibration.auroc(two_classes, outcomes)), 4)
         0.7778
     """
-    examples = checks.examples(log_probs, labels, mask, weights)
-    _, truth, weight = class_one(examples)
-    return area(by_log_odds(jnp.clip(examples.rows[:, 1] - examples.rows[:, 0], -SURE, SURE), truth, weight))
+
+    def of(examples):
+        _, truth, weight = class_one(examples)
+        return area(by_log_odds(jnp.clip(examples.rows[:, 1] - examples.rows[:, 0], -SURE, SURE), truth, weight))
+
+    return of

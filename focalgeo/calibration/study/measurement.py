@@ -47,10 +47,11 @@ class _Program(NamedTuple):
     bins: Callable[..., Reliability] | None
 
     def __call__(self, log_probs, labels, inside=None, *, weights):
-        entries = dict(self.entries)
-
         def of(weights):
-            return metrics.metrics_of(log_probs, labels, weights=weights, entries=entries, num_bins=self.num_bins)
+            return {
+                name: entry.function(log_probs, labels, weights=weights, **entry.options(self.num_bins))
+                for name, entry in self.entries
+            }
 
         values = of(weights) if inside is None else jax.lax.map(lambda members: of(members * weights), inside)
         return values, self.bins and self.bins(log_probs, labels, num_bins=self.num_bins, weights=weights)
