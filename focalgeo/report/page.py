@@ -88,6 +88,7 @@ def kind_of(run: Run) -> tuple[str, Callable, Callable]:
 
 def _write_run(path, run, search):
     """Write the page of one run: what it reached, before and after calibration, how it trained, its curvature."""
+    table = calibration.metric_table(run, "test", "Test split")
     on_val = Section(
         "The same on the validation split, on which the methods were fitted (optimistic)",
         tables=[calibration.metric_table(run, "val", "Validation split")],
@@ -100,8 +101,8 @@ def _write_run(path, run, search):
             calibration.reliability_section(run),
             Section(
                 "Before and after calibration",
-                tables=[calibration.metric_table(run, "test", "Test split")],
-                notes=calibration.bold_words(run) + say("intervals_of_run", run=run),
+                tables=[table],
+                notes=calibration.bold_words(run, table) + say("intervals_of_run", run=run),
                 parts=[on_val],
             ),
             calibration.difference_section(run),
