@@ -101,12 +101,10 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
 
 def _fit_note(run, column):
     """By what a method was fitted, and the numbers found."""
-    if column == AS_TRAINED:
-        by = "nothing fitted"
-    elif column.criterion:
+    if column.criterion:
         by = f"by {criterion_title(column.criterion)}"
     else:
-        by = "nothing fitted" if column.method in run.methods else "from elsewhere"
+        by = "nothing fitted" if column == AS_TRAINED or column.method in run.methods else "from elsewhere"
     title = run.fitted_title(column)
     same = f"that is {title.lower()}" if title != run.method_title(column) else ""
     return joined(by, *run.fitted_values(column), same)
@@ -368,7 +366,7 @@ def _benefit_section(run):
         say("net_benefit", run=run, found=found, per=per),
         [measurements("Threshold of P(1)", titles, [(at, "", rows) for at, rows in found.items()])],
         [Panel("net_benefit", "Decision curve", row_figures.net_benefit(run, curves))],
-        say("how_net_benefit", per=per),
+        say("how_net_benefit"),
         layout="beside",
     )
 

@@ -45,8 +45,7 @@ def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: co
         plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
         log_probs = np.asarray(plainest.predict_log_proba(splits[measured].logits, splits[measured].group))
         of_one = log_probs.shape[1] == 2  # P(1), as elsewhere
-        confidence = chance.confidence_of(log_probs[:, of_one:])
-        floor = chance.floor_of(confidence, num_bins=num_bins, num_draws=1000)
+        floor = chance.floor_of(chance.confidence_of(log_probs[:, of_one:]), num_bins=num_bins, num_draws=1000)
         yield (
             f"{n:,} examples of {measured} are few for {num_bins} bins: even a perfectly calibrated model would show an"
             f" ECE{' of P(1)' * of_one} of about {100 * floor.mean:.1f}%. Look at the intervals, give more examples, or"

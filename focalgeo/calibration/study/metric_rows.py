@@ -6,7 +6,7 @@ resamples of the examples.
 """
 
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import chain, permutations
 from operator import itemgetter
 
 import jax
@@ -68,13 +68,13 @@ def class1_rows(sample: Sample) -> list[Row]:
     return [*rows, *_floor_rows(sample, "class1_ece"), _events(sample, sample.labels == 1)]
 
 
-def _floor_rows(sample, ece, **how):
+def _floor_rows(sample, ece, inside=slice(None), **how):
     """Of independent examples the ECE that chance leaves."""
     rows, (name, columns) = [], _FLOORS[ece]
     for calibrated in sample.calibrated if sample.clusters is None else ():
-        confidence = chance.confidence_of(np.asarray(calibrated.log_probs)[:, columns])
+        confidence = chance.confidence_of(np.asarray(calibrated.log_probs)[inside, columns])
         mean, high = chance.floor_of(confidence, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS, **how)
-        rows.append(Metric(name, mean, 0.0, high, len(sample.labels), **_tags(sample, calibrated)))
+        rows.append(Metric(name, mean, 0.0, high, len(confidence), **_tags(sample, calibrated)))
     return rows
 
 
@@ -120,13 +120,11 @@ def group_rows(sample: Sample, group: np.ndarray, names: Sequence[str] = ()) -> 
     rows = [replace(row, name=f"macro_{row.name}") for row in _metric_rows(sample, means, entries)]
     if names:
         rows += [_events(sample, np.asarray(sample.labels)[group == name] == 1, group=str(name)) for name in groups]
-    for index, name in enumerate(groups):
-        part = [each._replace(log_probs=np.asarray(each.log_probs)[group == name]) for each in sample.calibrated]
-        part = sample._replace(labels=np.asarray(sample.labels)[group == name], calibrated=part)
-        floors = [row for ece in _FLOORS if ece in entries for row in _floor_rows(part, ece, normal=0.0)]
+    for index, (name, size) in enumerate(zip(groups, sizes, strict=True)):
+        floors = {ece: _floor_rows(sample, ece, group == name, normal=0.0) for ece in _FLOORS if ece in entries}
         of_group = _metric_rows(sample, jax.tree.map(itemgetter((..., index)), measured), entries, floors)
-        tags = {"group": str(name), "n": len(part.labels)}
-        rows += [replace(row, name=f"group_{row.name}", **tags) for row in (*of_group, *floors)]
+        of_group = chain(of_group, *floors.values())
+        rows += [replace(row, name=f"group_{row.name}", group=str(name), n=int(size)) for row in of_group]
     return rows
 
 
@@ -280,16 +278,16 @@ def worth_of(n, share, stderr, clusters):
         return np.minimum(n, by_error) * (resampling.Z95 / stdtrit(np.maximum(clusters - 1, 0.01), 0.975)) ** 2
 
 
-def _metric_rows(sample, measured, entries, floors=()):
-    rows, highs = [], {(row.name, row.method, row.criterion): row.high for row in floors}
-    for calibrated, numbers in zip(sample.calibrated, measured, strict=True):
+def _metric_rows(sample, measured, entries, floors=None):
+    rows = []
+    for index, (calibrated, numbers) in enumerate(zip(sample.calibrated, measured, strict=True)):
         for name, entry in entries.items():
             of = numbers.values[name], numbers.draws[name]
             if _is_lacking(*of):
                 if not entry.may_lack:
                     finite(Metric(name, np.nan, np.nan, np.nan, len(sample.labels), **_tags(sample, calibrated)))
                 continue
-            floor = highs.get((_FLOORS.get(name, ("",))[0], calibrated.method.name, calibrated.criterion), np.inf)
+            floor = floors[name][index].high if floors and floors.get(name) else np.inf
             value, stderr, low, high, n = resampling.estimated(
                 *of, num_examples=len(sample.labels), clusters=sample.clusters, floor=floor
             )
