@@ -205,12 +205,11 @@ def search_section(run: Run, search: Mapping[str, Any]) -> Section:
     return Section("Where γ and T were chosen", figures=panels, notes=say("search"), layout="wide")
 
 
-def bold_words(run: Run, table: Table) -> Markup:
-    """Return the sentences beneath a table of metrics: what is bold, and whether methods may change the accuracy."""
+def compared_section(run: Run, table: Table, notes: Markup, *parts: Section) -> Section:
+    """Return a table of metrics with what is bold in it and whether methods may change the accuracy."""
     kept = all(run.entry(f"methods.{column.method}.keeps_class") for column in run.columns())
-    bold = any(cell.best for line in table.lines for cell in line.cells)
-    accuracy = len(table.lines) > 1 and "Accuracy" in dict(table.heads)
-    return say("bold", criterion=criterion_title(run.criterion), kept=kept, bold=bold, accuracy=accuracy)
+    words = say("bold", criterion=criterion_title(run.criterion), kept=kept, table=table)
+    return Section("Before and after calibration", tables=[table], notes=words + notes, parts=parts)
 
 
 def _judge(run):
@@ -291,13 +290,12 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
             reliability_section(run, "The predicted class: when it says 80%, is it right 80% of the time?"),
             Section("Accuracy and ECE of the predicted class", tables=[metric_table(run, split, corner)]),
         ]
-    table = metric_table(run, split, corner, names=names)
     parts = [
         reliability_section(run, *diagrams),
-        Section(
-            "Before and after calibration",
-            tables=[table],
-            notes=bold_words(run, table) + say("refused", run=run) + say("intervals_of_calibration", run=run),
+        compared_section(
+            run,
+            metric_table(run, split, corner, names=names),
+            say("refused", run=run) + say("intervals_of_calibration", run=run),
         ),
         # what was asked for by a flag is said in the lead
         *(part._replace(words="") for part in asked),
@@ -380,7 +378,7 @@ def _group_section(run):
     lines = [
         (
             row.group,
-            joined(f"{row.n:,} examples", run.fitted_title(of).lower()),
+            f"{row.n:,} examples, {run.fitted_title(of).lower()}",
             {name: run.metric(of, name, group=row.group) for name in columns},
         )
         for row in groups

@@ -88,7 +88,6 @@ def kind_of(run: Run) -> tuple[str, Callable, Callable]:
 
 def _write_run(path, run, search):
     """Write the page of one run: what it reached, before and after calibration, how it trained, its curvature."""
-    table = calibration.metric_table(run, "test", "Test split")
     on_val = Section(
         "The same on the validation split, on which the methods were fitted (optimistic)",
         tables=[calibration.metric_table(run, "val", "Validation split")],
@@ -99,11 +98,8 @@ def _write_run(path, run, search):
         f"{run.data_title or 'A run'}: {run.loss}",
         [
             calibration.reliability_section(run),
-            Section(
-                "Before and after calibration",
-                tables=[table],
-                notes=calibration.bold_words(run, table) + say("intervals_of_run", run=run),
-                parts=[on_val],
+            calibration.compared_section(
+                run, calibration.metric_table(run, "test", "Test split"), say("intervals_of_run", run=run), on_val
             ),
             calibration.difference_section(run),
             calibration.loss_implied_section(run, run.setting("loss.gamma")),
