@@ -135,7 +135,7 @@ def estimated(
 ) -> Estimate:
     """The Estimate of `bootstrap`, from a metric's value on the data and its values on the resamples.
 
-    floor: 95th percentile of what chance leaves of it, above which its interval does not begin at 0 by the squares.
+    floor: of what chance may leave; above it the interval does not begin at 0 by the squares.
 
     A resample on which the metric is NaN does not count: the metric is undefined there, as an AUROC of all right.
     """

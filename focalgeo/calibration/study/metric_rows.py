@@ -26,7 +26,7 @@ from focalgeo.types import DEFAULT_METRICS
 
 _FLOOR_DRAWS = 400  # of labels: the mean is known to 2%
 _MOST_GAPS = 10_000  # classes; of more the rows would be most of a file that nobody reads
-# what chance leaves of an ECE: the name of its rows, and the columns whose largest probability is the confidence
+# of an ECE: the rows of its floor, and the columns that hold the confidence
 _FLOORS = {"ece": ("noise_floor", slice(None)), "class1_ece": ("class1_noise_floor", slice(1, 2))}
 _OF_GROUPS = {name: METRICS[name]._replace(share=False) for name in ("ece", "accuracy")}
 
@@ -103,8 +103,8 @@ def group_rows(sample: Sample, group: np.ndarray, names: Sequence[str] = ()) -> 
 
     group [examples] names each example's group. All examples are resampled together, so that a group's size varies.
     "macro_ece" and "macro_accuracy" are the means over these groups; of two classes there are those of "class1_ece".
-    Beside an ECE of independent examples is its "group_noise_floor"; above it the interval begins at 0 no more as
-    that of a calibrated model does.
+    Beside an ECE of independent examples is its "group_noise_floor"; an ECE above it has an interval that does not
+    begin at 0 for being near that of a calibrated model.
     With names of OF_CLASS_ONE the rows are of these metrics, and "events" of each group.
     """
     entries = {name: measurement.CLASS1_METRICS[name] for name in names} or _OF_GROUPS
