@@ -215,7 +215,9 @@ def _given(arguments):
     return given - {None}
 
 
-def _check_assess(given):
+def _check_assess(given, tests):
+    if len(tests) > 1:
+        raise InputError("--assess fits nothing, as several tests ask for: give one --test")
     for name in ("attach", *FLAGS["method"]):
         if name.replace("-", "_") in given:
             raise InputError(f"--assess fits nothing: leave out --{name}")
@@ -240,7 +242,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise InputError("--sets, --sets-of and --least-one say which sets: give --coverage=0.9 with them")
     flags.thresholds = flags.threshold
     if flags.assess:
-        _check_assess(given - {"assess"})
+        _check_assess(given - {"assess"}, flags.test)
         flags.methods = ("uncalibrated",)
     for name in flags.criteria:
         if name not in CRITERIA:

@@ -412,6 +412,7 @@ REFUSED = {
     "--threshold=-1:-9": "--threshold: -1:-9 is no probability from 0.001 to 0.999: give 0.1, or costs 1:9",
     "--threshold=1:x": "--threshold: 1:x is no probability from 0.001 to 0.999: give 0.1, or costs 1:9",
     "--assess --folds=3": "--assess fits nothing: leave out --folds",
+    "--assess --test=val.npz --test=b=val.npz": "--assess fits nothing, as several tests ask for: give one --test",
     "--assess --attach=model.onnx": "--assess fits nothing: leave out --attach",
     "--prevalence=0.1": "--prevalence is the share of class 1 of two classes: leave it out",
     "--val=several.npz --task=multilabel --prevalence=0.1": "--prevalence is the share of class 1 of two classes",

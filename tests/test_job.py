@@ -259,19 +259,17 @@ def test_what_speaks_against_a_calibration_is_said(capsys):
     assert "warning: Temperature scaling by NLL ended at temperature" in said
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/calibration.md"])
-def test_a_page_s_python_runs_on_a_finished_job(page, finished, tmp_path, monkeypatch, capsys):
+def test_a_page_s_python_runs_on_a_finished_job(finished, tmp_path, monkeypatch, capsys):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "digits").symlink_to(finished)
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/calibration.md").read_text(), re.DOTALL)
     (block,) = [block for block in blocks if "runs/digits" in block and "compare" in block]
     exec("import numpy as np\nfrom focalgeo import calibration\n" + block, {})
     said, number = capsys.readouterr().out, "[0-9]+[.][0-9]+"
     fit = rf"\{{'gamma': -?{number}, 'temperature': {number}\}} ECE {number} \({number} to {number}\)\n"
     methods = "(Uncalibrated|Temperature scaling|Vector scaling)"
-    expected = r"[A-Z][a-z ]+ \[\[[0-9. \n]+\]\]\n" if page == "README.md" else rf"{fit}{methods} [0-9]+\n"
-    assert re.fullmatch(expected, said), said
+    assert re.fullmatch(rf"{fit}{methods} [0-9]+\n", said), said
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/training.md"])

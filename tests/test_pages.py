@@ -41,6 +41,7 @@ def folder(tmp_path, monkeypatch):
     for seed, split in enumerate(("val", "test", "clean", "blur")):
         write_outputs(tmp_path / f"{split}.npz", seed)
         logits, labels = write_outputs(tmp_path / f"runs/digits/predictions/{split}.npz", seed)
+    np.savetxt(tmp_path / "new.csv", jax.nn.softmax(logits), delimiter=",", header="probs_0,probs_1,probs_2")
     fitted = calibration.fit("temperature_scaling", logits, labels)
     (tmp_path / "runs/mine").mkdir()
     (tmp_path / "runs/mine/calibrator.json").write_text(fitted.to_json())

@@ -43,6 +43,7 @@ _TITLES = {  # of rows that are no metrics of the manifest, and of those that ha
     "class1_noise_floor": _FLOOR,
     "calibration_slope": Title("Slope", note="calibrated: 1", digits=3, best="middle"),
     "calibration_intercept": Title("Intercept", note="calibrated: 0", digits=3, best="middle"),
+    "auroc": Title("AUROC", note="of P(1)", digits=3, best="high"),
     "binary_brier": Title("Brier score", note="of P(1)"),
     "events": Title("Events", note="of class 1", digits=0),
 }
@@ -63,6 +64,7 @@ from focalgeo.data.logits_files import Keys, read_outputs
 new = read_outputs({outputs!r}, {keys}, where="new"{floor})
 calibrator = read_calibrator({path!r})
 probs = np.exp(calibrator.predict_log_proba(new.logits, new.group))  # [examples, classes]
+np.savetxt("calibrated.csv", probs, delimiter=",")
 """
 _PRE = Markup('<pre id="{}">{}</pre>')
 LEVEL = 0.05  # two-sided, of the score test, or of one difference alone
@@ -99,12 +101,10 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
 
 def _fit_note(run, column):
     """By what a method was fitted, and the numbers found."""
-    if column == AS_TRAINED:
-        by = "as trained"
-    elif column.criterion:
+    if column.criterion:
         by = f"by {criterion_title(column.criterion)}"
     else:
-        by = "nothing fitted" if column.method in run.methods else "from elsewhere"
+        by = "nothing fitted" if column == AS_TRAINED or column.method in run.methods else "from elsewhere"
     title = run.fitted_title(column)
     same = f"that is {title.lower()}" if title != run.method_title(column) else ""
     return joined(by, *run.fitted_values(column), same)
@@ -205,10 +205,11 @@ def search_section(run: Run, search: Mapping[str, Any]) -> Section:
     return Section("Where γ and T were chosen", figures=panels, notes=say("search"), layout="wide")
 
 
-def bold_words(run: Run) -> Markup:
-    """Return the sentences beneath a table of metrics: what is bold, and whether methods may change the accuracy."""
+def compared_section(run: Run, table: Table, notes: Markup, *parts: Section) -> Section:
+    """Return a table of metrics with what is bold in it and whether methods may change the accuracy."""
     kept = all(run.entry(f"methods.{column.method}.keeps_class") for column in run.columns())
-    return say("bold", criterion=criterion_title(run.criterion), kept=kept)
+    words = say("bold", criterion=criterion_title(run.criterion), kept=kept, table=table)
+    return Section("Before and after calibration", tables=[table], notes=words + notes, parts=parts)
 
 
 def _judge(run):
@@ -291,10 +292,10 @@ def write_calibration(path: Path, run: Run, search: Mapping[str, Any]) -> Path:
         ]
     parts = [
         reliability_section(run, *diagrams),
-        Section(
-            "Before and after calibration",
-            tables=[metric_table(run, split, corner, names=names)],
-            notes=bold_words(run) + say("refused", run=run) + say("intervals_of_calibration", run=run),
+        compared_section(
+            run,
+            metric_table(run, split, corner, names=names),
+            say("refused", run=run) + say("intervals_of_calibration", run=run),
         ),
         # what was asked for by a flag is said in the lead
         *(part._replace(words="") for part in asked),
@@ -336,7 +337,7 @@ def _class_section(run):
         off.update({column: row.low > 0 or row.high < 0 for column, row in rows.items()})
     return Section(
         "Class by class",
-        figures=[Panel("classes", "Probability less share", row_figures.class_differences(run, gaps))],
+        figures=[Panel("classes", "Probability minus share", row_figures.class_differences(run, gaps))],
         notes=say("classes", run=run, total=len(gaps), off=off, most=row_figures.MOST_CLASSES),
         layout="beside",
     )
@@ -352,14 +353,15 @@ def _benefit_section(run):
     if not curves[of_all]:
         return Section("")
     titles = {key: run.fitted_title(key[1]) for key in curves} | {of_all: "Act on all"}
-    titles = {key: Title(title, "", "true positives per example", digits=4) for key, title in titles.items()}
+    per = "pair" if run.setting("evaluation.task") == "multilabel" else "example"
+    titles = {key: Title(title, "", f"true positives per {per}", digits=4) for key, title in titles.items()}
     found = {
         f"{threshold:.4g}": {of: latest(rows, Metric, group=f"{threshold:g}") for of, rows in curves.items()}
         for threshold in run.setting("evaluation.thresholds")
     }
     return Section(
         "Is it worth acting on P(1)? Net benefit",
-        say("net_benefit", run=run, found=found),
+        say("net_benefit", run=run, found=found, per=per),
         [measurements("Threshold of P(1)", titles, [(at, "", rows) for at, rows in found.items()])],
         [Panel("net_benefit", "Decision curve", row_figures.net_benefit(run, curves))],
         say("how_net_benefit"),
@@ -368,19 +370,19 @@ def _benefit_section(run):
 
 
 def _group_section(run):
-    """A line for each group, worst calibrated first, as given and after the method; of two classes of P(1)."""
-    titles, names = run.metrics | _TITLES, _OF_EVENT if run.is_binary else ("ece", "accuracy")
+    """Lines for each group, worst calibrated first: uncalibrated and after the method; of two classes of P(1)."""
+    titles, names = run.metrics | _TITLES, _OF_EVENT if run.is_binary else ("ece", "noise_floor", "accuracy")
     rows = run.select(Metric, run.chosen, name=f"group_{names[0]}", split=run.measured_on)
     groups = sorted(latest_by(rows, "group"), key=lambda row: -row.value)
-    columns = {("events", AS_TRAINED): titles["events"]} | {
-        (f"group_{name}", of): titles[name]._replace(title=f"{titles[name].title}, {run.method_title(of).lower()}")
-        for name in names
-        if name in titles
-        for of in run.ends
-    }
+    columns = {"events": titles["events"]} | {f"group_{name}": titles[name] for name in names if name in titles}
     lines = [
-        (row.group, f"{row.n:,} examples", {key: run.metric(key[1], key[0], group=row.group) for key in columns})
+        (
+            row.group,
+            f"{row.n:,} examples, {run.fitted_title(of).lower()}",
+            {name: run.metric(of, name, group=row.group) for name in columns},
+        )
         for row in groups
+        for of in run.ends
     ]
     return Section(
         "Group by group",
@@ -393,7 +395,7 @@ def _group_section(run):
 def _tests_section(run):
     """A line for each of several tests: does the calibration hold there, and what would a fit there gain?"""
     on_val, own = Column("fitted_on_val"), BY_NLL if run.chosen == AS_TRAINED else run.chosen
-    fits = {"as given": AS_TRAINED, "fitted on val": on_val, "fitted there": own}
+    fits = {"uncalibrated": AS_TRAINED, "fitted on val": on_val, "fitted there": own}
     eces, kept, gains, lines = {}, {}, {}, []
     for name in run.manifest["calibration"].get("tests", ()):
         split = f"{HELD_OUT}_{name}"
@@ -410,7 +412,7 @@ def _tests_section(run):
     if not lines:
         return Section("")
     titles = (
-        ("Accuracy", "as given"),
+        ("Accuracy", "uncalibrated"),
         *((f"ECE {title}", "") for title in fits),
         ("As on val", "p-value"),
         ("NLL difference", "of a fit there, nats"),

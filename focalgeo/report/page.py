@@ -98,11 +98,8 @@ def _write_run(path, run, search):
         f"{run.data_title or 'A run'}: {run.loss}",
         [
             calibration.reliability_section(run),
-            Section(
-                "Before and after calibration",
-                tables=[calibration.metric_table(run, "test", "Test split")],
-                notes=calibration.bold_words(run) + say("intervals_of_run", run=run),
-                parts=[on_val],
+            calibration.compared_section(
+                run, calibration.metric_table(run, "test", "Test split"), say("intervals_of_run", run=run), on_val
             ),
             calibration.difference_section(run),
             calibration.loss_implied_section(run, run.setting("loss.gamma")),

@@ -142,8 +142,8 @@ class Run(NamedTuple):
         return title + (f" ({', '.join(values)})" if values else "")
 
     def after(self, column: Column) -> str:
-        """Return when something is measured: "as given", or "after temperature scaling"."""
-        return "as given" if column == AS_TRAINED else f"after {self.fitted_title(column).lower()}"
+        """Return when something is measured: "without calibration", or "after temperature scaling"."""
+        return "without calibration" if column == AS_TRAINED else f"after {self.fitted_title(column).lower()}"
 
     def method_colour(self, column: Column) -> str:
         """Return the colour of a column's method: grey as trained, two that stay, others by place in the manifest."""

@@ -264,7 +264,7 @@ def test_of_two_classes_the_plain_choice_keeps_the_ranking():
     """Where P(1) is off by a shift, no temperature mends it."""
     logits, labels = outputs(600, 2)
     shifted = logits + np.float32([0, 3])
-    methods = ("temperature_scaling", "platt_scaling", "vector_scaling")
+    methods = ("temperature", "platt", "vector_scaling")
     found = compare((shifted, labels), methods=methods, prefer="plain", num_resamples=100, thresholds=[0.3])
     assert found.choice.fitted.method.name == "platt_scaling"
     ranks = [np.argsort(np.diff(rows)[:, 0]) for rows in (shifted, found.choice.fitted.predict_log_proba(shifted))]

@@ -214,8 +214,10 @@ def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
     group = np.random.default_rng(0).permutation(np.repeat(["few", "a", "b"], [99, 100, 201]))
     given = [calibrated(logits, method="uncalibrated", criterion=None)]
     rows = metric_rows.group_rows(sampled(given, labels), group)
-    names = ("ece", "accuracy")
+    names = ("ece", "accuracy", "noise_floor")
     assert {(row.name, row.group) for row in rows[2:]} == {(f"group_{name}", group) for name in names for group in "ab"}
+    floors, rows = rows[4::3], [row for row in rows if row.name != "group_noise_floor"]
+    assert [row.group for row in floors] == ["a", "b"]
     for macro, *groups in zip(rows[:2], rows[2:4], rows[4:], strict=True):
         assert [row.name for row in (macro, *groups)] == [
             f"{kind}_{macro.name[6:]}" for kind in ("macro", "group", "group")
@@ -231,6 +233,17 @@ def test_a_groups_rows_are_the_metrics_of_its_examples_alone():
         assert row.low <= row.value <= row.high
         assert row.n == inside.sum()
     assert metric_rows.group_rows(sampled(given, labels), np.arange(400)) == []
+    scores, generator = 2 * np.random.default_rng(1).standard_normal(4000) - 1, np.random.default_rng(2)
+    labels, of_two = (
+        (generator.random(4000) < 1 / (1 + np.exp(-scores))).astype(int),
+        np.repeat(["sharp", "fair"], 2000),
+    )
+    logits = np.stack([0 * scores, np.where(of_two == "sharp", 1.6, 1) * scores], axis=1)
+    rows = metric_rows.group_rows(sampled([calibrated(logits)], labels), of_two)
+    lows = {row.group: row.low for row in select(rows, Metric, name="group_class1_ece")}
+    high = {row.group: row.high for row in select(rows, Metric, name="group_class1_noise_floor")}
+    assert lows["fair"] == 0 < lows["sharp"]
+    assert 0.01 < high["fair"] < 0.05
     logits, labels = outputs(400, 2)
     rows = metric_rows.group_rows(sampled([calibrated(logits)], labels), group, ["calibration_slope"])
     for row in select(rows, Metric, name="group_calibration_slope"):

@@ -85,6 +85,8 @@ def test_probabilities_by_their_name_take_the_place_of_logits(probs):
         np.testing.assert_allclose(each.predict_proba(probs=probs), expected, atol=1e-6)
     np.testing.assert_array_equal(estimator.predict(probs=probs), expected.argmax(axis=1))
     np.testing.assert_array_equal(calibration.Outputs(probs=probs, labels=labels).logits, logits)
+    of_p, expected = (calibration.bootstrap(calibration.binary_brier, each, labels, 0, 9) for each in (P, logits))
+    assert of_p == expected
 
 
 DOORS = [

@@ -79,7 +79,7 @@ def test_what_is_chosen_is_as_good_as_the_best_floor_of_a_grid(kind):
     found = chosen(logits[:N], labels[:N], np.ones(N))
     after = nll_on_test(logits if found is None else found.filled(logits), labels)
     best = min(nll_on_test(Zeros("half_least", floor).filled(logits), labels) for floor in (*FLOORS, 1e-38))
-    assert after < best + 0.01
+    assert after < best + (0.04 if "impure" in kind else 0.01)  # no 0 counts for more than a rare small number
 
 
 def test_outputs_that_are_cut_end_near_those_that_are_not():
@@ -168,12 +168,13 @@ def test_no_logits_are_taken_for_zeros(classes, seed, shift):
 @given(st.integers(2, 12), st.integers(1, 50), st.integers(0, 99))
 def test_filled_rows_keep_their_order_and_what_is_above_zero(classes, trees, seed):
     generator = np.random.default_rng(seed)
-    shares = generator.multinomial(trees, generator.dirichlet(np.ones(classes)), size=20) / trees
+    rows = generator.dirichlet(np.ones(classes), size=21)
+    shares = np.vstack([generator.multinomial(trees, rows[:20]) / trees, rows[20:]])
     logits = floored_log(shares)
     for candidate in candidates(shares) if (shares == 0).any() else ():
         filled = candidate.filled(logits)
         assert (filled[shares > 0] == logits[shares > 0]).all()
-        assert (filled[shares == 0] < np.log(shares[shares > 0].max()) + 1e-6).all()
+        assert filled[shares == 0].max() < np.log(shares[shares > 0].min())
         assert (filled[shares == 0] > logits[shares == 0] - 1e-3).all()
 
 

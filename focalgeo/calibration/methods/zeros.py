@@ -24,10 +24,8 @@ _OFF_ONE = 0.5  # by which rows of rounded probabilities may miss 1
 _MOST_NUMBERS = 2**21  # of the logits on which the candidates are compared: each is fitted a few times
 _NUM_FOLDS = 5
 _MEANINGS = {
-    "half_least": "{:.2g}, half of the smallest probability beside a 0",
-    "tenth_least": "{:.2g}, a tenth of the smallest probability beside a 0",
-    "half_usual": "{:.2g}, half of the smallest probability of a usual row",
-    "tenth_usual": "{:.2g}, a tenth of the smallest probability of a usual row",
+    "half_least": "{:.2g}, half of the smallest probability above 0",
+    "tenth_least": "{:.2g}, a tenth of the smallest probability above 0",
     "row_share": "an equal share of what its row's sum lacks to 1, {:.2g} at most",
     "none": "{:.2g}, the smallest number that float32 holds",
 }
@@ -65,24 +63,18 @@ def are_zeros(log_probs: Array) -> Array:
 
 
 def candidates(probs: Array) -> Iterator[Zeros]:
-    """What zeros of these probabilities [examples, classes] may stand for.
+    """What zeros of these probabilities [examples, classes] may stand for: never more than the least of all above 0.
 
     - "half_least": half of the least probability above 0: half a vote, or half of what outputs are cut at.
     - "tenth_least": a tenth of it, as of many classes that share what is cut.
-    - "half_usual", "tenth_usual": the same of the least probability of a usual row, as of votes among which a few
-      leaves are impure.
     - "row_share": the zeros of a row share what it lacks to 1, each half of the least probability at most and a tenth
       of that at least, as of rounded outputs.
     - "none": 1.2e-38, as of probabilities that a formula makes so small.
     """
     zero = probs <= PROBABILITY_FLOOR
-    of_rows = np.where(zero, 1, probs)[zero.any(axis=1)].min(axis=1)
-    least, usual = np.minimum([of_rows.min(), np.median(of_rows)], 1 / probs.shape[1]).tolist()
+    least = min(float(np.where(zero, 1, probs).min()), 1 / probs.shape[1])
     yield Zeros("half_least", least / 2)
     yield Zeros("tenth_least", least / 10)
-    if usual > 2 * least:
-        yield Zeros("half_usual", usual / 2)
-        yield Zeros("tenth_usual", usual / 10)
     yield Zeros("row_share", least / 2)
     yield Zeros("none", PROBABILITY_FLOOR)
 

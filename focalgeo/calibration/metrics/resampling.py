@@ -19,7 +19,7 @@ from scipy import special
 from tqdm import tqdm
 
 from focalgeo import checks
-from focalgeo.calibration.examples import Clusters
+from focalgeo.calibration.examples import Clusters, as_logits
 from focalgeo.calibration.metrics.binning import Labels, Scalar
 from focalgeo.rows import Z95, wilson
 from focalgeo.trees import at_highest
@@ -70,7 +70,7 @@ def bootstrap(
             Counts [examples] say how often each example counts; a metric that does not take weights= gets them as
             mask=. Bins are fitted anew to each resample. It is compiled once for each function object and shape: pass
             the same object again.
-        log_probs: Float [examples, classes].
+        log_probs: Float [examples, classes], or P(1) [examples] of two classes; the metric gets log-probabilities.
         labels: Int [examples].
         key: PRNG key, or a seed; the same key gives the same result.
         num_resamples: From 2 to 100,000; 1,000 is usual.
@@ -102,10 +102,15 @@ def bootstrap(
         >>> [round(float(number), 2) for number in nll[:4]]  # value, standard error, low and high
         [0.81, 0.28, 0.2, 1.29]
     """
-    rows, labels, _ = checks.examples(log_probs, labels, soft=True)
+    rows, labels, _ = _examples(log_probs, labels)
     clusters = Clusters.of(clusters, labels, weights)
     (of_data,) = _bootstrapped(metric, [rows], labels, key, clusters, num_resamples)
     return jax.tree.map(partial(estimated, num_examples=len(labels), clusters=clusters), *of_data)
+
+
+def _examples(log_probs, labels, weights=None):
+    rows = as_logits(None, log_probs) if np.ndim(log_probs) == 1 else log_probs
+    return checks.examples(rows, labels, weights=weights, soft=True)
 
 
 def _bootstrapped(metric, tables, labels, key, clusters, num_resamples):
@@ -125,8 +130,12 @@ def _bootstrapped(metric, tables, labels, key, clusters, num_resamples):
     return found
 
 
-def estimated(value: Scalar, draws: Draws, *, num_examples: int, clusters: Clusters | None = None) -> Estimate:
+def estimated(
+    value: Scalar, draws: Draws, *, num_examples: int, clusters: Clusters | None = None, floor: float = np.inf
+) -> Estimate:
     """The Estimate of `bootstrap`, from a metric's value on the data and its values on the resamples.
+
+    floor: of what chance may leave; above it the interval does not begin at 0 by the squares.
 
     A resample on which the metric is NaN does not count: the metric is undefined there, as an AUROC of all right.
     """
@@ -136,7 +145,7 @@ def estimated(value: Scalar, draws: Draws, *, num_examples: int, clusters: Clust
         deviation, lift = np.nanstd(draws, ddof=1), most_lift(value, draws)
         if lift > 0:
             low = max(value - lift - deviations * deviation, 0.0)
-            low *= _normal_interval(draws**2, value**2, deviations)[0] > 0
+            low *= value > floor or _normal_interval(draws**2, value**2, deviations)[0] > 0
             high = value + deviations * deviation
         # of logarithms where a positive mean is skewed to the right: asking for more of the skewness than its sign
         # would leave out just the samples whose interval is too narrow
@@ -198,7 +207,7 @@ def paired_bootstrap(
 
     Args:
         metric: As for `bootstrap`: a scalar or a tree of scalars; pass the same function object again.
-        first_log_probs: Float [examples, classes].
+        first_log_probs: As for `bootstrap`.
         second_log_probs: Float of the same shape: another model or method on the same examples.
         labels: Int [examples].
         key: PRNG key, or a seed; the resamples are those of `bootstrap` with this key.
@@ -227,9 +236,7 @@ def paired_bootstrap(
         >>> round(float(less.difference), 4), round(float(less.low), 2), round(float(less.high), 2)
         (0.0684, -0.16, 0.3)
     """
-    first, second = (
-        checks.examples(rows, labels, weights=weights, soft=True) for rows in (first_log_probs, second_log_probs)
-    )
+    first, second = (_examples(rows, labels, weights) for rows in (first_log_probs, second_log_probs))
     checks.check_array("second_log_probs", second.rows, shape=first.rows.shape)
     labels, clusters = first.labels, Clusters.of(clusters, first.labels, weights)
     pair = _bootstrapped(metric, [first.rows, second.rows], labels, key, clusters, num_resamples)

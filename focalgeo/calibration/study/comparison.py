@@ -221,8 +221,9 @@ def compare(
         val: (logits, labels), or `Outputs` where there are groups or clusters; float [examples, classes] and int
             [examples].
         test: The same of other examples; without it, val is measured by fits of the other folds.
-        methods: Names in METHODS; "uncalibrated" takes part anyway. None takes DEFAULT_METHODS, without those that
-            need a gamma that is not given, or fewer classes, and by NLL their mixture, "stacking".
+        methods: Names in METHODS, or their short names ("platt"); "uncalibrated" takes part anyway. None takes
+            DEFAULT_METHODS, without those that need a gamma that is not given, or fewer classes, and by NLL their
+            mixture, "stacking".
         criterion: By which methods are fitted where they can be, compared and chosen, see `choose`. NLL by default: it
             is proper, so no miscalibration improves it, and the same examples settle it sooner than an ECE. By NLL the
             score test of T = 1 on val decides whether the uncalibrated outputs take part.
@@ -432,7 +433,8 @@ def checked_methods(
     """The methods that a study compares with these settings, simplest first; `also` are names alone."""
     by_nll = settings.criterion == "nll"
     usual = (*DEFAULT_METHODS, "stacking") if by_nll else DEFAULT_METHODS
-    names = checks.names("methods", usual if methods is None else methods, METHODS)
+    names = checks.names("methods", usual if methods is None else methods, METHODS | fitting.ALIASES)
+    names = [fitting.ALIASES.get(name, name) for name in names]
     checks.names("criteria", settings.criteria, CRITERIA)
     checks.names("metrics", settings.metrics, METRICS)
     checks.check_choice("criterion", settings.criterion, CRITERIA)
@@ -441,7 +443,7 @@ def checked_methods(
     if "stacking" in names:
         if not by_nll:
             raise InputError("stacking is fitted by NLL: leave it out of methods, or give criterion nll")
-        names = (*names, *fitting.members(num_classes))
+        names += fitting.members(num_classes)
     for threshold in settings.thresholds:
         decisions.check_share("thresholds", threshold)
     if settings.thresholds and num_classes != 2:

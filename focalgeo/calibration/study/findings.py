@@ -43,13 +43,13 @@ def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: co
     n, num_bins, num_folds = len(splits[measured].labels), settings.num_bins, settings.num_folds
     if n < _PER_BIN * num_bins:
         plainest = next((fitted for fitted in fits if fitted.criterion and fitted.converged), fits[0])
-        floor = chance.noise_floor(
-            plainest.predict_log_proba(splits[measured].logits, splits[measured].group), num_bins=num_bins
-        )
+        log_probs = np.asarray(plainest.predict_log_proba(splits[measured].logits, splits[measured].group))
+        of_one = log_probs.shape[1] == 2  # P(1), as elsewhere
+        floor = chance.floor_of(chance.confidence_of(log_probs[:, of_one:]), num_bins=num_bins, num_draws=1000)
         yield (
             f"{n:,} examples of {measured} are few for {num_bins} bins: even a perfectly calibrated model would show an"
-            f" ECE of about {100 * floor.mean:.1f}%. Look at the intervals, give more examples, or use"
-            f" --num-bins={max(n // _PER_BIN, 1)}."
+            f" ECE{' of P(1)' * of_one} of about {100 * floor.mean:.1f}%. Look at the intervals, give more examples, or"
+            f" use --num-bins={max(n // _PER_BIN, 1)}."
         )
     # classes without an example, or that some fit of the other folds may not see where a method has their numbers
     counts = np.bincount(val.labels, minlength=val.logits.shape[1])

@@ -6,7 +6,7 @@ resamples of the examples.
 """
 
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import chain, permutations
 from operator import itemgetter
 
 import jax
@@ -26,6 +26,8 @@ from focalgeo.types import DEFAULT_METRICS
 
 _FLOOR_DRAWS = 400  # of labels: the mean is known to 2%
 _MOST_GAPS = 10_000  # classes; of more the rows would be most of a file that nobody reads
+# of an ECE: the rows of its floor, and the columns that hold the confidence
+_FLOORS = {"ece": ("noise_floor", slice(None)), "class1_ece": ("class1_noise_floor", slice(1, 2))}
 _OF_GROUPS = {name: METRICS[name]._replace(share=False) for name in ("ece", "accuracy")}
 
 
@@ -54,7 +56,7 @@ def calibration_rows(
         [('nll', 0.81, 0.18, 1.31), ('reliability', 0.5, 0.15, 0.85)]
     """
     rows = _rows(sample, metric_entries(names), binning.reliability, "reliability", pairs)
-    return rows + (_floor_rows(sample, "noise_floor", slice(None)) if "ece" in names else [])
+    return rows + (_floor_rows(sample, "ece") if "ece" in names else [])
 
 
 def class1_rows(sample: Sample) -> list[Row]:
@@ -63,16 +65,16 @@ def class1_rows(sample: Sample) -> list[Row]:
     Beside them stand "class1_noise_floor", that of the ECE of P(1), and "events", how many examples are of class 1.
     """
     rows = _rows(sample, measurement.CLASS1_METRICS, two_classes.binary_reliability, "class1_reliability")
-    return [*rows, *_floor_rows(sample, "class1_noise_floor", slice(1, 2)), _events(sample, sample.labels == 1)]
+    return [*rows, *_floor_rows(sample, "class1_ece"), _events(sample, sample.labels == 1)]
 
 
-def _floor_rows(sample, name, columns):
-    """Of independent examples the ECE that chance leaves of the largest probability of these columns."""
-    rows = []
+def _floor_rows(sample, ece, inside=slice(None), **how):
+    """Of independent examples the ECE that chance leaves."""
+    rows, (name, columns) = [], _FLOORS[ece]
     for calibrated in sample.calibrated if sample.clusters is None else ():
-        confidence = chance.confidence_of(np.asarray(calibrated.log_probs)[:, columns])
-        mean, high = chance.floor_of(confidence, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS)
-        rows.append(Metric(name, mean, 0.0, high, len(sample.labels), **_tags(sample, calibrated)))
+        confidence = chance.confidence_of(np.asarray(calibrated.log_probs)[inside, columns])
+        mean, high = chance.floor_of(confidence, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS, **how)
+        rows.append(Metric(name, mean, 0.0, high, len(confidence), **_tags(sample, calibrated)))
     return rows
 
 
@@ -101,6 +103,8 @@ def group_rows(sample: Sample, group: np.ndarray, names: Sequence[str] = ()) -> 
 
     group [examples] names each example's group. All examples are resampled together, so that a group's size varies.
     "macro_ece" and "macro_accuracy" are the means over these groups; of two classes there are those of "class1_ece".
+    Beside an ECE of independent examples is its "group_noise_floor"; an ECE above it has an interval that does not
+    begin at 0 for being near that of a calibrated model.
     With names of OF_CLASS_ONE the rows are of these metrics, and "events" of each group.
     """
     entries = {name: measurement.CLASS1_METRICS[name] for name in names} or _OF_GROUPS
@@ -116,11 +120,12 @@ def group_rows(sample: Sample, group: np.ndarray, names: Sequence[str] = ()) -> 
     rows = [replace(row, name=f"macro_{row.name}") for row in _metric_rows(sample, means, entries)]
     if names:
         rows += [_events(sample, np.asarray(sample.labels)[group == name] == 1, group=str(name)) for name in groups]
-    return rows + [
-        replace(row, name=f"group_{row.name}", group=str(name), n=int(size))
-        for index, (name, size) in enumerate(zip(groups, sizes, strict=True))
-        for row in _metric_rows(sample, jax.tree.map(itemgetter((..., index)), measured), entries)
-    ]
+    for index, (name, size) in enumerate(zip(groups, sizes, strict=True)):
+        floors = {ece: _floor_rows(sample, ece, group == name, normal=0.0) for ece in _FLOORS if ece in entries}
+        of_group = _metric_rows(sample, jax.tree.map(itemgetter((..., index)), measured), entries, floors)
+        of_group = chain(of_group, *floors.values())
+        rows += [replace(row, name=f"group_{row.name}", group=str(name), n=int(size)) for row in of_group]
+    return rows
 
 
 def fit_rows(fitted: Sequence[Fitted], *, n: int, split: str = "val") -> list[Fit]:
@@ -273,17 +278,18 @@ def worth_of(n, share, stderr, clusters):
         return np.minimum(n, by_error) * (resampling.Z95 / stdtrit(np.maximum(clusters - 1, 0.01), 0.975)) ** 2
 
 
-def _metric_rows(sample, measured, entries):
+def _metric_rows(sample, measured, entries, floors=None):
     rows = []
-    for calibrated, numbers in zip(sample.calibrated, measured, strict=True):
+    for index, (calibrated, numbers) in enumerate(zip(sample.calibrated, measured, strict=True)):
         for name, entry in entries.items():
             of = numbers.values[name], numbers.draws[name]
             if _is_lacking(*of):
                 if not entry.may_lack:
                     finite(Metric(name, np.nan, np.nan, np.nan, len(sample.labels), **_tags(sample, calibrated)))
                 continue
+            floor = floors[name][index].high if floors and floors.get(name) else np.inf
             value, stderr, low, high, n = resampling.estimated(
-                *of, num_examples=len(sample.labels), clusters=sample.clusters
+                *of, num_examples=len(sample.labels), clusters=sample.clusters, floor=floor
             )
             # a share of 0 or 1 has no spread over resamples, but is not known exactly: Wilson's interval says so
             if entry.share:
