@@ -215,12 +215,17 @@ def _given(arguments):
     return given - {None}
 
 
-def _check_assess(given, tests):
-    if len(tests) > 1:
+def _assess(given, flags):
+    """Check the flags of --assess, which measures one file by either name, and say that nothing is fitted."""
+    if len(flags.test) > 1:
         raise InputError("--assess fits nothing, as several tests ask for: give one --test")
     for name in ("attach", *FLAGS["method"]):
-        if name.replace("-", "_") in given:
+        if name.replace("-", "_") in given - {"assess"}:
             raise InputError(f"--assess fits nothing: leave out --{name}")
+    flags.methods, flags.folds = ("uncalibrated",), 2  # folds that are not made
+    if flags.val is None and flags.test:
+        flags.val, flags.test = flags.test[0], []
+        given.add("val")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -232,6 +237,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     given = _given(arguments)
     flags = make_parser().parse_args(arguments)
     flags.given = given
+    if flags.assess:
+        _assess(given, flags)
     if missing := [f"--{name}" for name in ("val", "out") if name not in given]:
         raise InputError(f"the following arguments are required: {', '.join(missing)}; see --help")
     for name, (least, most) in RANGES.items():
@@ -241,13 +248,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if flags.coverage is None and flags.given & {"sets", "sets_of", "least_one"}:
         raise InputError("--sets, --sets-of and --least-one say which sets: give --coverage=0.9 with them")
     flags.thresholds = flags.threshold
-    if flags.assess:
-        _check_assess(given - {"assess"}, flags.test)
-        flags.methods = ("uncalibrated",)
     for name in flags.criteria:
         if name not in CRITERIA:
             raise InputError.of_choice("--criteria", name, CRITERIA)
-    flags.num_folds = 2 if flags.assess else flags.folds  # which --assess does not make
+    flags.num_folds = flags.folds
     named = {}
     for text in flags.test:
         name, _, path = text.partition("=")

@@ -245,7 +245,7 @@ for arguments in (["--config=configs/digits.py", "--workdir=none"], ["--fields"]
     print(run.main(["run", *arguments]))"""
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "sklearn is not installed: pip install 'focalgeo[sklearn]'\n2\n2\n"
-    assert done.stderr == "focalgeo: training needs flax: pip install 'focalgeo[train]'\n" * 2
+    assert done.stderr == "focalgeo: training needs flax: pip install 'focalgeo[train]', or '.[train]' in a clone\n" * 2
 
 
 def test_no_file_uses_private_parts_of_jax_or_of_the_system():

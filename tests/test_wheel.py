@@ -139,7 +139,7 @@ def test_the_base_install_calibrates_and_says_what_the_rest_needs(installed, tmp
         (tmp_path / kind / "report.html").unlink()
         run(python, "-m", "focalgeo.report", kind, folder=tmp_path)
         assert (tmp_path / kind / "report.html").exists()
-    line = "focalgeo: training needs flax: pip install 'focalgeo[train]'\n"
+    line = "focalgeo: training needs flax: pip install 'focalgeo[train]', or '.[train]' in a clone\n"
     flags = ("--config=configs/digits.py:quick", "--workdir=digits")
     assert refused(python, "-m", "focalgeo.run", *flags, folder=tmp_path) == line
     (tmp_path / "model.onnx").touch()

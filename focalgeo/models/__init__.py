@@ -16,7 +16,7 @@ from focalgeo.types import InputError, Model, shown
 try:
     from flax.errors import FlaxError
 except ModuleNotFoundError as error:
-    raise InputError("training needs flax: pip install 'focalgeo[train]'") from error
+    raise InputError("training needs flax: pip install 'focalgeo[train]', or '.[train]' in a clone") from error
 
 from focalgeo.models import cnn, graph, mlp, text, transformer
 from focalgeo.models.cnn import Bottleneck, ResNet

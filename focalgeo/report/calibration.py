@@ -42,7 +42,7 @@ _TITLES = {  # of rows that are no metrics of the manifest, and of those that ha
     "class1_ece": ECE._replace(title="ECE of P(1)", note="equal-width bins"),
     "class1_noise_floor": _FLOOR,
     "calibration_slope": Title("Slope", note="calibrated: 1", digits=3, best="middle"),
-    "calibration_intercept": Title("Intercept", note="calibrated: 0", digits=3, best="middle"),
+    "calibration_intercept": Title("Intercept", note="slope held at 1; calibrated: 0", digits=3, best="middle"),
     "auroc": Title("AUROC", note="of P(1)", digits=3, best="high"),
     "binary_brier": Title("Brier score", note="of P(1)"),
     "events": Title("Events", note="of class 1", digits=0),

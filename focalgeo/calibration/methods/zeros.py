@@ -23,9 +23,12 @@ from focalgeo.types import LOG_FLOOR, NEAR_FLOOR, PROBABILITY_FLOOR, Array
 _OFF_ONE = 0.5  # by which rows of rounded probabilities may miss 1
 _MOST_NUMBERS = 2**21  # of the logits on which the candidates are compared: each is fitted a few times
 _NUM_FOLDS = 5
+_LOG_2 = math.log(2)
 _MEANINGS = {
     "half_least": "{:.2g}, half of the smallest probability above 0",
     "tenth_least": "{:.2g}, a tenth of the smallest probability above 0",
+    "half_usual": "{:.2g}, half of the smallest probability of a usual row",
+    "tenth_usual": "{:.2g}, a tenth of the smallest probability of a usual row",
     "row_share": "an equal share of what its row's sum lacks to 1, {:.2g} at most",
     "none": "{:.2g}, the smallest number that float32 holds",
 }
@@ -44,14 +47,18 @@ class Zeros(msgspec.Struct, frozen=True):
 
     @maps.quiet
     def filled(self, log_probs: Array) -> Array:
-        """Log-probabilities [..., classes] with the logarithm of that number in place of each zero, as logits."""
+        """Log-probabilities [..., classes] with the logarithm of that number in place of each zero, as logits.
+
+        At most half of the least probability above 0 of its row, so that the classes of a row keep their order.
+        """
         space, zero = namespace(log_probs), are_zeros(log_probs)
+        least = space.min(space.where(zero, 0, log_probs), axis=-1, keepdims=True)
         share = self.value
         if self.name == "row_share":
             left = 1 - space.sum(space.where(zero, 0, space.exp(space.minimum(log_probs, 0))), axis=-1, keepdims=True)
             count = space.sum(space.where(zero, 1.0, 0.0), axis=-1, keepdims=True)
             share = space.minimum(space.maximum(left / space.maximum(count, 1), 0.1 * share), share)
-        return space.where(zero, space.log(share), log_probs).astype(log_probs.dtype)
+        return space.where(zero, space.minimum(space.log(share), least - _LOG_2), log_probs).astype(log_probs.dtype)
 
 
 @maps.quiet
@@ -63,18 +70,24 @@ def are_zeros(log_probs: Array) -> Array:
 
 
 def candidates(probs: Array) -> Iterator[Zeros]:
-    """What zeros of these probabilities [examples, classes] may stand for: never more than the least of all above 0.
+    """What zeros of these probabilities [examples, classes] may stand for.
 
     - "half_least": half of the least probability above 0: half a vote, or half of what outputs are cut at.
     - "tenth_least": a tenth of it, as of many classes that share what is cut.
+    - "half_usual", "tenth_usual": the same of the least probability of a usual row with a zero, as of votes among which
+      a few leaves are impure.
     - "row_share": the zeros of a row share what it lacks to 1, each half of the least probability at most and a tenth
       of that at least, as of rounded outputs.
     - "none": 1.2e-38, as of probabilities that a formula makes so small.
     """
     zero = probs <= PROBABILITY_FLOOR
-    least = min(float(np.where(zero, 1, probs).min()), 1 / probs.shape[1])
+    of_rows = np.where(zero, 1, probs).min(axis=1)
+    least, usual = np.minimum([of_rows.min(), np.median(of_rows[zero.any(axis=1)])], 1 / probs.shape[1]).tolist()
     yield Zeros("half_least", least / 2)
     yield Zeros("tenth_least", least / 10)
+    if usual > 2 * least:
+        yield Zeros("half_usual", usual / 2)
+        yield Zeros("tenth_usual", usual / 10)
     yield Zeros("row_share", least / 2)
     yield Zeros("none", PROBABILITY_FLOOR)
 

@@ -37,7 +37,6 @@ LEVEL = 0.05  # two-sided p-value of the score test, from which on outputs as gi
 NEAR = 0.5  # standard errors of a difference, within which the simpler of two methods counts as good
 PREFERENCES = ("least", "plain")
 _AT_ONCE = 10**6  # examples times groups, with which metrics of P(1) take a minute
-_RESAMPLES_OF_GROUPS = 200  # the end of an interval is known to 10% of its half
 
 
 def _keeps_ranking(fitted):
@@ -322,8 +321,8 @@ def study(
     judged, group = _part(measured, sorted({0, place})), (on_test or of_val).group
     if settings.thresholds:
         gaps += metric_rows.net_benefit_rows(judged, settings.thresholds)
-    if num_classes == 2 and group is not None and len(group) * len({*group}) <= _AT_ONCE:
-        few = judged._replace(num_resamples=min(settings.num_resamples, _RESAMPLES_OF_GROUPS))
+    if num_classes == 2 and group is not None and (size := len(group) * len({*group})) <= _AT_ONCE:
+        few = judged._replace(num_resamples=min(settings.num_resamples, usual_resamples(size)))
         gaps += metric_rows.group_rows(few, group, [name for name in OF_CLASS_ONE if name != "spiegelhalter_z"])
     rows = [*metric_rows.fit_rows(fits, n=len(of_val.examples.labels)), *rows_of_test, *rows, *gaps]
     return Comparison(rows, fits, choice, held_out.calibrated, suspected, search)
