@@ -61,11 +61,11 @@ def noise_floor(log_probs: LogProbs, *, num_bins: int = 15, num_draws: int = 100
     return floor_of(confidence_of(rows), num_bins=num_bins, num_draws=num_draws, seed=seed)
 
 
-def floor_of(confidence: Array, *, num_bins: int, num_draws: int, seed: int = 0, normal: float = _NORMAL) -> NoiseFloor:
-    """`noise_floor` of confidences [examples] that have been checked; normal: as _NORMAL, 0 is quick, within 3%."""
+def floor_of(confidence: Array, *, num_bins: int, num_draws: int, seed: int = 0) -> NoiseFloor:
+    """`noise_floor` of confidences [examples] that have been checked."""
     index = _bin_of(confidence, num_bins)
     variance = np.bincount(index, confidence * (1 - confidence), minlength=num_bins)
-    large = variance > normal
+    large = variance > _NORMAL
     few = confidence[~large[index]]
     draws = np.concatenate([*_drawn(_ece(num_bins), few, num_draws, seed)]) * len(few) if len(few) else 0
     normal = np.random.default_rng([seed, num_bins]).normal(size=(num_draws, large.sum()))

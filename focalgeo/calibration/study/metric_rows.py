@@ -68,12 +68,12 @@ def class1_rows(sample: Sample) -> list[Row]:
     return [*rows, *_floor_rows(sample, "class1_ece"), _events(sample, sample.labels == 1)]
 
 
-def _floor_rows(sample, ece, inside=slice(None), **how):
+def _floor_rows(sample, ece, inside=slice(None)):
     """Of independent examples the ECE that chance leaves."""
     rows, (name, columns) = [], _FLOORS[ece]
     for calibrated in sample.calibrated if sample.clusters is None else ():
         confidence = chance.confidence_of(np.asarray(calibrated.log_probs)[inside, columns])
-        mean, high = chance.floor_of(confidence, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS, **how)
+        mean, high = chance.floor_of(confidence, num_bins=sample.num_bins, num_draws=_FLOOR_DRAWS)
         rows.append(Metric(name, mean, 0.0, high, len(confidence), **_tags(sample, calibrated)))
     return rows
 
@@ -121,7 +121,7 @@ def group_rows(sample: Sample, group: np.ndarray, names: Sequence[str] = ()) -> 
     if names:
         rows += [_events(sample, np.asarray(sample.labels)[group == name] == 1, group=str(name)) for name in groups]
     for index, (name, size) in enumerate(zip(groups, sizes, strict=True)):
-        floors = {ece: _floor_rows(sample, ece, group == name, normal=0.0) for ece in _FLOORS if ece in entries}
+        floors = {ece: _floor_rows(sample, ece, group == name) for ece in _FLOORS if ece in entries}
         of_group = _metric_rows(sample, jax.tree.map(itemgetter((..., index)), measured), entries, floors)
         of_group = chain(of_group, *floors.values())
         rows += [replace(row, name=f"group_{row.name}", group=str(name), n=int(size)) for row in of_group]
