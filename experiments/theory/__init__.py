@@ -106,12 +106,9 @@ def readings_table(readings):
 
 
 def slopes_table(cells):
-    """Slope of the best T on val over gamma_ev up to 1, over T at 0: by criterion, and derived with these rivals.
-
-    One rival, or all other classes alike, are the ends of what is derived.
-    """
+    """Slope of the best T on val over gamma_ev up to 1, over T at 0: by criterion, and derived with these rivals."""
     groups = {TASKS[task].title: group for task, group in trained.slopes(cells).groupby("task", sort=False)}
-    names = ("rivals", "by ECE", "by NLL", "derived", "one rival", "all alike")
+    names = ("rivals", "by ECE", "by NLL", "derived")
     return numbers.means_table(["outputs"], groups, {name: Number(name) for name in names}, "seeds")
 
 

@@ -35,15 +35,14 @@ def slopes(cells: pd.DataFrame) -> pd.DataFrame:
     """
     gammas, rows = np.array(GAMMAS)[NEAR], []
     for run in cells.itertuples():
-        after, most = run.metrics["val"]["temperature_scaling/nll"], run.classes - 1
+        after = run.metrics["val"]["temperature_scaling/nll"]
         top, best = after["accuracy"], np.array([run.temperatures["val"][name] for name in ("ece", "nll")])
-        rivals = np.exp((after["nll"] - stats.entropy([top, 1 - top])) / (1 - top)).clip(1, most)
+        rivals = np.exp((after["nll"] - stats.entropy([top, 1 - top])) / (1 - top)).clip(1, run.classes - 1)
         best = np.where(best < 5, best, np.nan) / best[:, [GAMMAS.index(0.0)]]
         row = {"task": run.task, "seed": run.seed, "rivals": rivals}
         row |= dict(zip(("by ECE", "by NLL"), np.polyfit(gammas, best[:, NEAR].T, 1)[0], strict=True))
         row["at 5"] = best[1, -1] / temperature_ratio(5.0, top, rivals)
-        for name, count in {"derived": rivals, "one rival": 1, "all alike": most}.items():
-            row[name] = np.polyfit(gammas, [temperature_ratio(gamma, top, count) for gamma in gammas], 1)[0]
+        row["derived"] = np.polyfit(gammas, [temperature_ratio(gamma, top, rivals) for gamma in gammas], 1)[0]
         rows.append(row)
     return pd.DataFrame(rows).groupby(["task", "seed"], sort=False, as_index=False).mean()
 
