@@ -108,4 +108,4 @@ def test_the_list_of_the_papers_is_held_by_stored_results(capsys):
     assert command.main(["--papers"]) == 0
     shown = capsys.readouterr().out
     assert "| M Table 13 | MCE after it | small | `calibration_of_losses` |" in shown
-    assert "| N, convergence | whether a higher gamma slows convergence | missing |" in shown
+    assert "| F Table 1 | focal temperature scaling by loss | partial |" in shown
