@@ -3,9 +3,6 @@
 Command:   python -m focalgeo.run --config=configs/tiny_imagenet.py:resnet50,fl3 --workdir=runs/tiny-fl3
                --config.data.name=tiny_imagenet:PATH
            Words after the colon as in configs/cifar.py, without a data set; by default resnet50,ce.
-small:     a cell of the tables on 2 CPU cores, as experiments/cells.py trains them: resnet18 (then the default) with
-           FITTED_NETWORK's sizes and a stem of stride 4, no augmentation, 20 epochs with the recipe's drops at the same
-           shares, no curvature
 Data:      the folder or archive in its own layout (tiny-imagenet-200, downloaded by hand); its train split is divided
            90,000/10,000 into train and val, its val split is test
 Recipe:    SGD, momentum 0.9, weight decay 5e-4, batch 64, learning rate 0.1 for 40, 0.01 for 20, 0.001 for 40 epochs
@@ -24,7 +21,7 @@ Expected:  Komisarenko & Kull, Table 1, ResNet-50, five seeds: accuracy, and ECE
 from ml_collections import ConfigDict
 
 from configs import cifar10
-from configs.cifar import FITTED_NETWORK, LOSSES, NETWORKS, SWITCHES, make_cell, make_quick, set_loss
+from configs.cifar import LOSSES, NETWORKS, SWITCHES, make_quick, set_loss
 from focalgeo.config import chosen
 
 WITHOUT_STEM = ("vgg19", "vit")
@@ -32,27 +29,16 @@ WITHOUT_STEM = ("vgg19", "vit")
 
 def get_config(words: str = "") -> ConfigDict:
     """The job of the network and loss that the words name, as in "resnet50,fl3"."""
-    named = chosen(words, __file__, {"network": NETWORKS, "loss": LOSSES, **SWITCHES, "size": ["quick", "small"]})
+    named = chosen(words, __file__, {"network": NETWORKS, "loss": LOSSES, **SWITCHES, "size": ["quick"]})
     config = cifar10.get_config()
     config.data.name = "tiny_imagenet:tiny-imagenet-200"
-    size = named.get("size")
-    config.model.name = named.get("network", "resnet18" if size == "small" else "resnet50")
+    config.model.name = named.get("network", "resnet50")
     if config.model.name not in WITHOUT_STEM:
         config.model.options.stem_stride = 2
     config.optimizer.batch_size = 64
     config.optimizer.epochs = 100
     config.optimizer.decay_epochs = (40, 60)
-    if size == "quick":
+    if named.get("size") == "quick":
         make_quick(config)
-    elif size == "small":
-        make_small(config)
     set_loss(config, named.get("loss", "ce"), published="published" in named)
     return config
-
-
-def make_small(config: ConfigDict) -> None:
-    """A cell of the papers' tables: a small network on 16x16 positions, every image of train seen 20 times."""
-    make_cell(config, FITTED_NETWORK | {"stem_stride": 4})
-    config.optimizer.batch_size = 64
-    config.optimizer.epochs = 20
-    config.optimizer.decay_epochs = (8, 12)

@@ -86,7 +86,7 @@ TASKS = {
     "sst": Task("SST, two classes", "configs/sst.py", "small", ""),
     "cifar10_before_fit": Task("CIFAR-10 (JPEG), all images", "configs/cifar.py", "small", None),
     "cifar100": Task("CIFAR-100", "configs/cifar.py", None, "cifar100,resnet50"),
-    "tiny_imagenet": Task("Tiny ImageNet", "configs/tiny_imagenet.py", "small", "resnet50", 3),
+    "tiny_imagenet": Task("Tiny ImageNet", "configs/tiny_imagenet.py", None, "resnet50"),
     **{
         f"{data}_{network}": Task(f"{_DATA[data]}, {title}", "configs/cifar.py", None, f"{data},{network}")
         for data, (network, title) in product(_DATA, _NETWORKS.items())

@@ -8,18 +8,15 @@ is at chance below an accuracy of 0.2; of such a run calibration says nothing, a
 
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import cells, digits, figures, jobs, numbers
+from experiments import digits, figures, jobs, numbers
 from experiments.numbers import LEARNED, NOT, OUTPUTS, SHOWS, UNTOLD, Claim, learned, rows_where
-from experiments.question import Flags, Job, Question
-from focalgeo import losses
-from focalgeo.job import preparation
+from experiments.question import Job, Question
 
 GAMMAS = (0.0, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0)
 LARGE = (7.0, 10.0, 15.0)
@@ -29,15 +26,7 @@ TASKS = {  # name -> title, training examples, tail
     "rare": ("digits, a long tail of classes", None, 10.0),
 }
 IMAGES = "images"
-FITTED = {"fitted": (0.0, 3.0, 7.0, 10.0, 15.0), "fitted_rare": (0.0, 3.0, 10.0)}  # with their gammas
-TITLES = {name: title for name, (title, *_) in TASKS.items()} | {
-    IMAGES: "CIFAR-10 (JPEG), small CNN",
-    "fitted": "CIFAR-10 (JPEG), fitted",
-    "fitted_rare": "CIFAR-10 (JPEG), fitted, a long tail of classes",
-}
-TAIL = 100.0  # on images, as the first class's images to the last's
-AMBIGUOUS = (0.3, 0.7)
-LEFT = {"wrong train": "wrong", "ambiguous train": "ambiguous"}
+TITLES = {name: title for name, (title, *_) in TASKS.items()} | {IMAGES: "CIFAR-10 (JPEG), small CNN"}
 FIELDS = {
     "data.augment": "none",
     "data.train_size": 5000,
@@ -74,45 +63,6 @@ def on_digits(task: str, seeds: int) -> list[dict[str, Any]]:
     ]
 
 
-def with_tail(out: Path, flags: Flags) -> Path:
-    """CIFAR-10 with a long tail of classes in every split, as a file that jobs read."""
-    path = out / "tail.npz"
-    if not path.exists():
-        fields = jobs.data_of(flags) | {"data.train_size": 45_000, "data.val_size": 5_000}
-        dataset = preparation.prepare(jobs.check_config(jobs.load("configs/cifar.py:fitted,ce", fields))).dataset
-        splits = {f"_{name}": digits.thinned(getattr(dataset, name), TAIL) for name in ("train", "val", "test")}
-        arrays = {
-            f"{of}{name}".removesuffix("_train"): of_split
-            for name, split in splits.items()
-            for of, of_split in zip("xy", split, strict=True)
-        }
-        out.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **arrays)
-    return path
-
-
-def ambiguous(run: dict, rows: list, workdir: Path) -> dict[str, float]:
-    """The shares of train that are left wrong, and that have a middling probability of their label."""
-    logits, labels = cells.train_outputs(workdir)
-    of_label = np.exp(-np.asarray(losses.cross_entropy(logits, labels)))
-    low, high = AMBIGUOUS
-    middling = (low < of_label) & (of_label < high)
-    return {"wrong train": float((logits.argmax(-1) != labels).mean()), "ambiguous train": float(middling.mean())}
-
-
-def fitted_job(flags: Flags, task: str, gamma: float, seed: int) -> Job:
-    """A run of the fitted network, by its own images where classes are not rare."""
-
-    def fields(out):
-        fields = jobs.T_ALONE | {"sweep.gamma": (gamma,)}
-        if task == "fitted":
-            return fields | jobs.data_of(flags) | {"data.split_seed": 1 + seed}
-        return fields | {"data.name": f"arrays:{with_tail(out, flags)}", "data.val_size": None, "data.test_size": None}
-
-    how = {"tags": {"gamma": "gamma", "seed": "seed"}, "more": ambiguous, "seconds": 300}
-    return jobs.sweep({"task": task, "gamma": gamma}, (seed,), "configs/cifar.py:fitted,fl1", fields, **how)
-
-
 def plan(flags, parts):
     """Digits, then images seed by seed; a run whose loss was not finite counts as one at chance."""
     for task in TASKS:
@@ -121,34 +71,24 @@ def plan(flags, parts):
         fields = FIELDS | jobs.data_of(flags) | {"data.split_seed": 1 + seed}
         how = {"tags": {"gamma": "gamma", "seed": "seed"}, "stopped": {"accuracy": 0.0}, "seconds": 400}
         yield jobs.sweep({"task": IMAGES}, (seed,), "configs/cifar10.py:quick", fields, **how)
-    for seed, (task, gammas) in product(range(min(flags.seeds, 3)), FITTED.items()):
-        for gamma in gammas:
-            yield fitted_job(flags, task, gamma, seed)
 
 
 def claims(runs):
     """Whether training fails at large gammas, and whether gamma 10 is best with rare classes."""
     for (task, group), gamma in product(runs.groupby("task", sort=False), LARGE):
         large, failed = rows_where(group, gamma=gamma), at_chance(rows_where(group, gamma=gamma))
-        if not len(large):
-            continue
         said = SHOWS if failed > len(large) / 2 else NOT if failed == 0 else UNTOLD
         because = f"{failed} of {len(large)} runs are at chance"
         yield Claim("M 4", f"{TITLES[task]}: training fails at γ = {gamma:g}", said, because)
         less = numbers.change(learned(large), rows_where(group, gamma=3.0), "accuracy")
         claim = f"{TITLES[task]}: γ = {gamma:g} has a lower accuracy than γ = 3"
         yield numbers.told("M 4", claim, less, scale=100, unit="points")
-        for name, words in LEFT.items() if task == "fitted" else ():
-            more = numbers.change(large, rows_where(group, gamma=3.0), name)
-            claim = f"{TITLES[task]}: γ = {gamma:g} leaves more training images {words} than γ = 3"
-            yield numbers.told("M 4", claim, more, falls=False, scale=100, unit="points")
-    for task, (name, words, scale, unit), gamma in product(("rare", "fitted_rare"), BEST, (0.0, 3.0)):
-        rare = {at: rows_where(runs, task=task, gamma=at) for at in (0.0, gamma, 10.0)}
-        if all(map(len, rare.values())):
-            less = numbers.change(rare[10.0], rare[gamma], name)
-            claim = f"{TITLES[task]}: γ = 10 has a lower {words} as trained than γ = {gamma:g}"
-            told = numbers.told("F 2", claim, less, scale=scale, unit=unit)
-            yield numbers.outside(told, numbers.too_calm(rare[0.0]))
+    rare = rows_where(runs, task="rare")
+    for (name, words, scale, unit), gamma in product(BEST, (0.0, 3.0)):
+        less = numbers.change(rows_where(rare, gamma=10.0), rows_where(rare, gamma=gamma), name)
+        claim = f"{TITLES['rare']}: γ = 10 has a lower {words} as trained than γ = {gamma:g}"
+        told = numbers.told("F 2", claim, less, scale=scale, unit=unit)
+        yield numbers.outside(told, numbers.too_calm(rows_where(rare, gamma=0.0)))
 
 
 def at_chance(runs) -> int:
@@ -182,7 +122,7 @@ QUESTION = Question(
     tables={"ends": ends_table},
     figures={"gammas": gammas},
     jobs=plan,
-    keys={"task": (*TASKS, IMAGES, *FITTED), "gamma": ()},
+    keys={"task": (*TASKS, IMAGES), "gamma": ()},
     options="--data=folder:cifar10.tar.xz",
     cost="480 runs on digits, minutes of 2 cores; 24 on images, 20 minutes of a core",
     seeds=20,

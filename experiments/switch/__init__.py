@@ -12,9 +12,6 @@ the bootstrap over seeds. Hypotheses, written before the run: 1. from half way a
 loss's does, in ECE within a point, in the trace within a tenth; 2. to focal loss ECE moves more than half of the way
 within two epochs, and the trace goes along; 3. the way back takes longer; 4. after the end the same holds,
 slower.
-
-Images: the small ResNet of configs/cifar.py:fitted on 7,500 images of CIFAR-10 (JPEG), five seeds, 27 epochs with each
-loss, and nine more with either at a rate of 0.01, 0.001 for the last three.
 """
 
 import functools
@@ -31,7 +28,7 @@ from experiments.numbers import OUTPUTS, Claim, Interval, Number, rows_where, sh
 from experiments.question import Question
 from focalgeo.rows import Diagnostic, Eigenvalue, ReliabilityBin, Trace, select
 
-CONFIG, IMAGES = "configs/digits.py", "configs/cifar.py:fitted,fl3"
+CONFIG = "configs/digits.py"
 GAMMAS = (0.0, 3.0)  # cross-entropy, and the focal loss
 LOSS = {0.0: "cross-entropy", 3.0: "focal loss"}
 EPOCHS, HALF, MORE, EVERY = 60, 30, 30, 2  # of the first training, half of it, of what follows, between measurements
@@ -121,26 +118,12 @@ def path_of(run, rows, workdir):
     return {"path": path}
 
 
-def on_images(out: Path, way: Way, seed: int, data: dict[str, str]) -> dict[str, Any]:
-    """What the job of a way has beside the config of images."""
-    fields = jobs.T_ALONE | data | {"loss.gamma": way.gamma, "data.split_seed": 1 + seed}
-    if not way.at:
-        return fields
-    start = {"start.run": str(out / jobs.folder(Way(way.source, 0, "fresh", way.source)._asdict(), (seed,)))}
-    more = {"learning_rate": 0.01, "epochs": 9, "decay_epochs": (6,)}
-    return fields | start | {f"optimizer.{name}": value for name, value in more.items()}
-
-
 def plan(flags, parts):
-    """A job for each way; later ones go on from the first two. On images one for each seed."""
+    """A job for each way; later ones go on from the first two."""
     seeds = range(flags.seeds)
     for way in WAYS:
         fields = functools.partial(fields_of, way=way, seeds=seeds)
         yield jobs.sweep(way._asdict(), seeds, CONFIG, fields, seconds=14, more=path_of)
-    for seed, way in product(range(min(flags.seeds, 5)), [way for way in WAYS if way.at != HALF]):
-        fields = functools.partial(on_images, way=way, seed=seed, data=jobs.data_of(flags))
-        seconds = 100 if way.at else 300
-        yield jobs.sweep(way._asdict(), (seed,), IMAGES, fields, seconds=seconds)._replace(part="images")
 
 
 # ---- statistics
@@ -191,16 +174,8 @@ def share_less(one: np.ndarray, *others: np.ndarray) -> Interval:
     return numbers.bootstrapped(min(map(len, (one, *others))), statistic)
 
 
-def claims(runs, images=None):
-    """Of each direction and point: where it ends, how fast ECE goes, whether curvature goes along.
-
-    On images whether an overconfident network is better calibrated after epochs with focal loss.
-    """
-    for name, words in {"ece": "ECE", "nll": "NLL"}.items() if images is not None else ():
-        tuned, stayed = (of(images, 0.0, EPOCHS, "fresh", gamma) for gamma in reversed(GAMMAS))
-        claim = f"CIFAR-10 (JPEG), fitted: nine epochs of focal loss lower {words} more than nine of cross-entropy"
-        told = numbers.told("N first experiment 2", claim, numbers.change(tuned, stayed, name))
-        yield numbers.outside(told, numbers.too_calm(stayed))
+def claims(runs):
+    """Of each direction and point: where it ends, how fast ECE goes, whether curvature goes along."""
     for point, when in POINTS.items():
         for source in GAMMAS:
             yield from _of_switch(runs, source, point)
@@ -252,15 +227,10 @@ def shares_table(runs):
         yield switch, title, *(shown(share, scale=100) for share in shares)
 
 
-def ends_table(runs, names=ENDS):
+def ends_table(runs):
     """Where each way ends: numbers on test, curvature of cross-entropy on val, means over seeds."""
     groups = {str(way): group for way in WAYS if len(group := of(runs, *way))}
-    return numbers.means_table(["trained with"], groups, names)
-
-
-def images_table(images):
-    """Where each way ends on images; after the end with nine epochs more."""
-    return ends_table(images, OUTPUTS)
+    return numbers.means_table(["trained with"], groups, ENDS)
 
 
 def paths(runs):
@@ -285,7 +255,7 @@ QUESTION = Question(
     "switch",
     "How fast do curvature and calibration follow when the loss changes half way, or at the end?",
     claims,
-    tables={"shares": shares_table, "ends": ends_table, "images": images_table},
+    tables={"shares": shares_table, "ends": ends_table},
     figures={"paths": paths},
     jobs=plan,
     keys={"at": (), "optimizer": ("kept", "fresh"), "source": (), "gamma": ()},

@@ -62,7 +62,6 @@ class Task(NamedTuple):
     at_once: int
     seconds: float  # of a core, for one run
     changes: Mapping[str, Any] = {}
-    apart: bool = False  # each weight a job of its own, and each seed its own images
 
 
 SPLITS = {"curvature.splits": ("val", "train")}
@@ -89,19 +88,6 @@ TASKS = {
         | {"data.train_size": 2_000, "data.augment": "none"}
         | {"optimizer.epochs": 25, "optimizer.decay_epochs": (18, 23)},
     ),
-    "fitted": Task(
-        "CIFAR-10 (JPEG), fitted",
-        "configs/cifar.py:fitted,ce",
-        (0.0, 0.0003, 0.001, 0.003, 0.01),
-        (0.1,),
-        5,
-        1,
-        500,
-        SPLITS
-        | {"curvature.examples": 500, "curvature.batch_size": 250, "curvature.density_probes": 0}
-        | {"curvature.max_products": 20, "curvature.num_probes": 12, "loss.trace_examples": 8},
-        apart=True,
-    ),
 }
 PAPER = TASKS["cifar10"]._replace(  # the config's own network, recipe and weights: 1.1e15 operations a run
     config="configs/cifar10_trace.py",
@@ -111,20 +97,16 @@ PAPER = TASKS["cifar10"]._replace(  # the config's own network, recipe and weigh
 )
 
 
-def train(
-    out: Path, name: str, task: Task, form: str, weights: tuple[float, ...], seeds: tuple[int, ...], data: str | None
-) -> list:
-    """The runs of a form with these weights."""
+def train(out: Path, name: str, task: Task, form: str, seeds: tuple[int, ...], data: str | None) -> list:
+    """The runs of a form. Runs without penalty are part of the Hessian's job."""
     fields = jobs.T_ALONE | task.changes | ({"data.name": data} if data else {})
-    fields |= {"data.split_seed": 1 + seeds[0]} if task.apart else {}
     fields |= {
         "loss.trace_of": form,
-        "sweep.trace_penalty": weights,
+        "sweep.trace_penalty": task.weights[form != "hessian" :],
         "sweep.learning_rate": task.rates,
         "sweep.seed": seeds,
     }
-    words = f"{task.config.replace('/', '-')}-{form}" + (f"-{weights[0]:g}" if task.apart else "")
-    folder = out / f"weights-{words}-seeds={seeds[0]}-{seeds[-1]}"
+    folder = out / f"weights-{task.config.replace('/', '-')}-{form}-seeds={seeds[0]}-{seeds[-1]}"
     workdir = jobs.trained(task.config, folder, fields)
     made = {"record": jobs.record(workdir, task.config)}
     return [{"task": name} | run | made for run in runs_of(workdir, form)]
@@ -136,27 +118,22 @@ def runs_of(workdir: Path, form: str) -> Iterator[dict[str, Any]]:
     for values, rows in jobs.members(records.read_rows(workdir), tags):
         if None not in values.values():
             measured = {name.replace(" CE ", " "): value for name, value in jobs.numbers(rows)}
-            measured = {name: measured.get(name, np.nan) for name in (*COLUMNS, CRITERION, "temperature")}
+            measured = {name: measured.get(name, np.nan) for name in (*COLUMNS, CRITERION)}
             finite = np.isfinite(list(measured.values())).all()
             numbers_of = measured if finite else dict.fromkeys(measured)
             yield {"form": form if values["penalty"] else "none", **values, **numbers_of}
 
 
 def plan(flags, parts):
-    """Of each task weights and rates of each form. Runs without penalty are part of the Hessian's first job."""
+    """Of each task weights and rates of each form."""
     for name, task in TASKS.items():
-        data = None if name == "digits" else flags.data
+        data = flags.data if name == "cifar10" else None
         task = PAPER if (name, flags.scale) == ("cifar10", "paper") else task
-        pieces = [(weight,) for weight in task.weights] if task.apart else [task.weights]
-        count = flags.seeds or task.seeds
-        for first, form, weights in product(range(0, count, task.at_once), FORMS, pieces):
-            weights = weights if form == "hessian" else tuple(filter(None, weights))
-            if weights:
-                seeds = tuple(range(first, min(first + task.at_once, count)))
-                of = {"task": name, "form": form if any(weights) else "none"}
-                of |= {"penalty": weights[0]} if task.apart else {}
-                make = partial(train, name=name, task=task, form=form, weights=weights, seeds=seeds, data=data)
-                yield Job(of, seeds, make, task.seconds * len(task.rates) * len(weights), part="weights")
+        count, seconds = flags.seeds or task.seeds, task.seconds * len(task.rates) * len(task.weights)
+        for first, form in product(range(0, count, task.at_once), FORMS):
+            seeds = tuple(range(first, min(first + task.at_once, count)))
+            make = partial(train, name=name, task=task, form=form, seeds=seeds, data=data)
+            yield Job({"task": name, "form": form}, seeds, make, seconds, part="weights")
 
 
 # ---- the rate chosen on val, and what a number does along the weights
