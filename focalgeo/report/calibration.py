@@ -85,7 +85,7 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
     titles = {name: known[name] for name in names if name in known}
     rows = {column: {name: run.metric(column, name, split) for name in titles} for column in run.columns(split)}
     lines = [
-        (run.method_title(column), _fit_note(run, column), of_names, "chosen" if column == run.chosen else "")
+        (run.method_title(column), _fit_note(run, column), of_names, "chosen" if column == run.chosen and len(rows) > 1 else "")
         for column, of_names in rows.items()
     ]
     bold = []
@@ -209,7 +209,8 @@ def compared_section(run: Run, table: Table, notes: Markup, *parts: Section) -> 
     """Return a table of metrics with what is bold in it and whether methods may change the accuracy."""
     kept = all(run.entry(f"methods.{column.method}.keeps_class") for column in run.columns())
     words = say("bold", criterion=criterion_title(run.criterion), kept=kept, table=table)
-    return Section("Before and after calibration", tables=[table], notes=words + notes, parts=parts)
+    title = "Before and after calibration" if len(table.lines) > 1 else "Without calibration"
+    return Section(title, tables=[table], notes=words + notes, parts=parts)
 
 
 def _judge(run):
@@ -270,7 +271,7 @@ def _tiles(run):
         if row:
             note = f"no more than chance: up to {floor.high:.2%} if calibrated" if by_chance else ""
             yield (
-                f"{_ece_title(run)}, {run.fitted_title(column).lower()}",
+                f"{_ece_title(run)}, {run.in_text(column)}",
                 metric_cell(row, ECE),
                 "grey" if by_chance else run.method_colour(column),
                 note,
@@ -378,7 +379,7 @@ def _group_section(run):
     lines = [
         (
             row.group,
-            f"{row.n:,} examples, {run.fitted_title(of).lower()}",
+            f"{row.n:,} examples, {run.in_text(of)}",
             {name: run.metric(of, name, group=row.group) for name in columns},
         )
         for row in groups

@@ -138,12 +138,15 @@ class Run(NamedTuple):
         values = self.fitted_values(column)
         if shares := [row for row in self.select(Fit, column) if row.name.startswith(_SHARE)]:
             return f"the mixture of {len(shares)} methods ({column.method})"
-        title = self.fitted_title(column).lower().replace("platt", "Platt")
-        return title + (f" ({', '.join(values)})" if values else "")
+        return self.in_text(column) + (f" ({', '.join(values)})" if values else "")
+
+    def in_text(self, column: Column) -> str:
+        """Return the title of a method within a sentence."""
+        return self.fitted_title(column).lower().replace("platt", "Platt")
 
     def after(self, column: Column) -> str:
         """Return when something is measured: "without calibration", or "after temperature scaling"."""
-        return "without calibration" if column == AS_TRAINED else f"after {self.fitted_title(column).lower()}"
+        return "without calibration" if column == AS_TRAINED else f"after {self.in_text(column)}"
 
     def method_colour(self, column: Column) -> str:
         """Return the colour of a column's method: grey as trained, two that stay, others by place in the manifest."""
