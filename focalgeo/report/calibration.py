@@ -84,8 +84,9 @@ def metric_table(run: Run, split: str, corner: str, *, names: Sequence[str] = ()
         names = [each for name in run.metrics if name in wanted for each in (name, *["noise_floor"] * (name == "ece"))]
     titles = {name: known[name] for name in names if name in known}
     rows = {column: {name: run.metric(column, name, split) for name in titles} for column in run.columns(split)}
+    chosen = run.chosen if len(rows) > 1 else None  # of one line nothing was
     lines = [
-        (run.method_title(column), _fit_note(run, column), of_names, "chosen" if column == run.chosen and len(rows) > 1 else "")
+        (run.method_title(column), _fit_note(run, column), of_names, "chosen" if column == chosen else "")
         for column, of_names in rows.items()
     ]
     bold = []
