@@ -259,7 +259,7 @@ FAULTS = {
     "The logits of val look like probabilities": [WHOLE._replace(looks_like_probs=True)],
     "Arrays of val that are not used: weights, one without a name.": [WHOLE._replace(unread=("weights", ""))],
     "of val count by its array weight, 1 to 90: rename": [WHOLE._replace(weight=np.linspace(1, 90, 2000))],
-    " probabilities of val are 0, 5 of them of the true class. In the NLL, and in fits by NLL, a 0 counts as": [
+    " of val (5 of the true class). In the NLL, and in fits by NLL, a 0 counts as": [
         outputs(SURELY_WRONG, SAME[0][1], kind="probs"),
         None,
         [fit._replace(zeros=Zeros("half_least", 0.001)) for fit in fitted_at()],

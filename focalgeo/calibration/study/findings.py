@@ -73,15 +73,18 @@ def of_study(splits: Mapping[str, Outputs], fits: Sequence[Fitted], settings: co
 
 def _of_zeros(splits, zeros):
     """What probabilities of 0 stand for, and how often the label has one."""
-    for name, (logits, labels, *_) in splits.items() if zeros else ():
-        zero = are_zeros(logits)
-        count = zero[np.arange(len(labels)), labels].sum()
-        if zero.any():
-            yield (
-                f"{zero.sum():,} of {zero.size:,} probabilities of {name} are 0, {count:,} of them of the true class."
-                f" In the NLL, and in fits by NLL, a 0 counts as {zeros.meaning}: of a few candidates it predicts"
-                " held-out parts of val best. Other metrics take it as 0. --floor sets another value; logits keep more."
-            )
+    found = {name: (are_zeros(split.logits), split.labels) for name, split in splits.items() if zeros}
+    counts = [
+        f"{zero.sum():,} of {zero.size:,} of {name} ({zero[np.arange(len(labels)), labels].sum():,} of the true class)"
+        for name, (zero, labels) in found.items()
+        if zero.any()
+    ]
+    if zeros:
+        yield (
+            f"Some probabilities are 0: {' and '.join(counts)}. In the NLL, and in fits by NLL, a 0 counts as"
+            f" {zeros.meaning}: of a few candidates it predicts held-out parts of val best. Other metrics take it as 0."
+            " --floor sets another value; logits keep more."
+        )
 
 
 def of_fits(fits: Sequence[Fitted], chosen: Fitted | None) -> Iterator[str]:
