@@ -223,9 +223,8 @@ def _assess(given, flags):
         if name.replace("-", "_") in given - {"assess"}:
             raise InputError(f"--assess fits nothing: leave out --{name}")
     flags.methods, flags.folds = ("uncalibrated",), 2  # folds that are not made
-    if flags.val is None and flags.test:
-        flags.val, flags.test = flags.test[0], []
-        given.add("val")
+    if flags.test:
+        given.add("val")  # which it is, where it is the only one
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -264,6 +263,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             )
         named[name] = path
     flags.test, flags.tests = next(iter(named.values()), None), named if len(named) > 1 else {}
+    flags.val, flags.test = (flags.val, flags.test) if flags.val else (flags.test, None)
     if flags.tests and flags.class_axis is not None:
         raise InputError("--class-axis goes with one --test: leave the others out")
     return flags

@@ -20,8 +20,9 @@ _ZEROS = f"""\
 import json, pathlib, numpy as np; stand = json.loads({CALIBRATOR})["zeros"]; most = stand["value"]
 zero = np.abs(logits + 87.33654) < 1e-4; rest = np.where(zero, 0, np.exp(np.minimum(logits, 0))).sum(-1, keepdims=True)
 share = (1 - rest) / np.maximum(zero.sum(-1, keepdims=True), 1) if stand["name"] == "row_share" else most
-share = np.minimum(np.clip(share, most / 10, most), np.exp(np.where(zero, 0, logits).min(-1, keepdims=True)) / 2)
-logits = np.where(zero & (np.abs(rest - 1) < 0.5), np.log(share), logits)
+least = np.where(zero | np.isinf(logits), 0, logits).min(-1, keepdims=True) - np.log(2)
+share = np.maximum(np.minimum(np.log(np.clip(share, most / 10, most)), least), -87.33654)
+logits = np.where(zero & (np.abs(rest - 1) < 0.5), share, logits)
 """
 _FAMILY = f"""\
 {_READ}\

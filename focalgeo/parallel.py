@@ -444,8 +444,8 @@ def forward_program(forward: Callable, *, devices: Sequence[jax.Device] | None =
 def check_replicas(fingerprints: Array) -> None:
     """Raise RunError unless the devices hold the same states, bit for bit; all processes call it together.
 
-    fingerprints: uint32, [groups, devices of this process] of `pmapped`, [groups, devices, 1] of `pmapped_members`,
-    where each device has members of its own.
+    fingerprints: uint32, [groups, devices of this process] of `pmapped`, [groups, devices, 1] of `pmapped` with
+    `apart`, where each device has members of its own.
     """
     seen = np.asarray(jax.device_get(fingerprints))
     if seen.ndim == 2:

@@ -506,6 +506,12 @@ def test_outputs_are_assessed_without_a_fit(tmp_path, capsys):
     assert not select(records.read_rows(out), Fit)
 
 
+@pytest.mark.parametrize("name", ["--val=", "--test=", "--test=cohort="])
+def test_one_file_is_assessed_by_either_name(name):
+    options = parse([f"{name}z.npz", "--out=o", "--assess"])
+    assert (options.val, options.test, options.tests, options.methods) == ("z.npz", None, {}, ("uncalibrated",))
+
+
 def test_the_gamma_of_the_training_stands_in_the_config_where_it_is_given():
     options = parse(["--val=v", "--out=o", "--trained-gamma=0.5"])
     assert calibrate.make_config(options, {}, {})["trained_gamma"] == 0.5

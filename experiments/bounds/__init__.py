@@ -83,10 +83,11 @@ def ratios(runs, kind: str, gammas: Sequence[float] = GAMMAS) -> dict[float, Int
 def near(expansions) -> pd.DataFrame:
     """The rows with logs of half d'Hd over NLL's rise, by distance, and the "radius" to which it is right to CLOSE.
 
-    Between two radii by their logs; NaN where it is wrong at the least.
+    Between two radii by their logs; NaN where it is wrong at the least, the largest radius where it is nowhere.
     """
     off, radii = abs(np.log(np.stack(expansions.ratios) + 1e-9)), np.log(measured.RADII)
-    first = (off > np.log1p(CLOSE)).argmax(1)
+    wrong = ~(off <= np.log1p(CLOSE))  # NaN too
+    first = np.where(wrong.any(1), wrong.argmax(1), len(radii))
     ends = [(row[at - 1 : at + 1], radii[at - 1 : at + 1]) for row, at in zip(off, first, strict=True)]
     radius = [np.exp(np.interp(np.log1p(CLOSE), *pair)) if len(pair[0]) else np.nan for pair in ends]
     logs = {name: np.log(expansions.ratios.str[4 * place]) for place, name in enumerate(PERCENT)}

@@ -164,7 +164,7 @@ def measured(runs) -> pd.DataFrame:
     table["train, p_y above p0"] = high.groupby(keys).share.sum()
     first, midway, end = (table.loc[epoch] for epoch in whens(runs))
     epochs = runs.diagnostics.iloc[0]["epochs"]
-    dropped, lower = (table.loc[epochs[round(share * len(epochs))]] for share in DROPS)
+    dropped, lower = (table.loc[epochs[round(share * len(epochs)) - before]] for before, share in enumerate(DROPS))
     others = {"first": first, "midway": midway, "late": end - midway, "dropped": dropped, "between": lower - dropped}
     every = end.join([other.add_suffix(f", {when}") for when, other in others.items()])
     every["epochs above 1%"] = (table["train error"] > 1).groupby(["loss", "seed"]).sum()

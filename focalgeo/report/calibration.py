@@ -390,7 +390,7 @@ def _group_section(run):
         "Group by group",
         say("worst_group", run=run, groups=groups),
         [measurements("Group", columns, lines)],
-        notes=say("groups"),
+        notes=say("groups", run=run),
     )
 
 

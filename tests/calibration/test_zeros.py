@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from focalgeo import calibration
-from focalgeo.calibration.methods.zeros import are_zeros, candidates, chosen
+from focalgeo.calibration.methods.zeros import Zeros, are_zeros, candidates, chosen
 from focalgeo.types import floored_log
 
 N, SHARP = 1500, 1.5
@@ -80,6 +80,14 @@ def test_what_is_chosen_is_as_good_as_the_best_floor_of_a_grid(kind):
     after = nll_on_test(logits if found is None else found.filled(logits), labels)
     best = min(nll_on_test(np.where(are_zeros(logits), np.log(floor), logits), labels) for floor in (*FLOORS, 1e-38))
     assert after < best + 0.01
+
+
+def test_a_class_that_cannot_be_leaves_zeros_what_they_count_as():
+    rows = np.array([[-np.inf, 1e-30, 0.8], [0.2, 1e-30, 0.5], [-np.inf, 1e-30, 1.0]], np.float32)
+    logits = np.where(np.isinf(rows), rows, floored_log(np.where(rows < 1e-20, 0, rows)))
+    found = Zeros("half_least", 0.05).filled(np.vstack([logits, floored_log(np.array([[0.9, 0.1, 0]], np.float32))]))
+    assert_allclose(found[:, 1:].min(axis=1), np.log([0.05, 0.05, 0.05, 0.05]), rtol=1e-6)
+    assert (Zeros("none", 1.1754944e-38).filled(logits)[:, 1] > -87.34).all()
 
 
 def test_outputs_that_are_cut_end_near_those_that_are_not():

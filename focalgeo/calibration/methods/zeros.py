@@ -49,16 +49,18 @@ class Zeros(msgspec.Struct, frozen=True):
     def filled(self, log_probs: Array) -> Array:
         """Log-probabilities [..., classes] with the logarithm of that number in place of each zero, as logits.
 
-        At most half of the least probability above 0 of its row, so that the classes of a row keep their order.
+        At most half of the least probability above 0 of its row, so that the classes of a row keep their order, and no
+        less than float32 holds.
         """
         space, zero = namespace(log_probs), are_zeros(log_probs)
-        least = space.min(space.where(zero, 0, log_probs), axis=-1, keepdims=True)
+        least = space.min(space.where(zero | space.isinf(log_probs), 0, log_probs), axis=-1, keepdims=True)
         share = self.value
         if self.name == "row_share":
             left = 1 - space.sum(space.where(zero, 0, space.exp(space.minimum(log_probs, 0))), axis=-1, keepdims=True)
             count = space.sum(space.where(zero, 1.0, 0.0), axis=-1, keepdims=True)
             share = space.minimum(space.maximum(left / space.maximum(count, 1), 0.1 * share), share)
-        return space.where(zero, space.minimum(space.log(share), least - _LOG_2), log_probs).astype(log_probs.dtype)
+        filled = space.maximum(space.minimum(space.log(share), least - _LOG_2), LOG_FLOOR)
+        return space.where(zero, filled, log_probs).astype(log_probs.dtype)
 
 
 @maps.quiet

@@ -65,7 +65,7 @@ def _part(name, whole, field):
 
     @metric
     @functools.wraps(whole)
-    def part(*_, **options):
+    def part(log_probs, labels, **options):
         sums, value, soft = whole.of(**options)
         return Summed(sums, lambda *totals: getattr(value(*totals), field), soft)
 
